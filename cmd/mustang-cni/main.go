@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command mustang-cni is a CNI plugin. It attaches containers to a network with any of Mustang's link modes, and gives
-// them access to services in eBPF. Container runtimes run it; see docs/cni.md. Under the name loopback it sets up the
-// loopback device.
+// them access to services in eBPF. See docs/cni.md. Under the name loopback it sets up the loopback device.
 //
 // A process lives for milliseconds, so it does not update GOMAXPROCS from the CPU limit of its cgroup.
 //

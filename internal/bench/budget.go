@@ -17,8 +17,7 @@ const (
 	// between instances; fewer than three give none.
 	fewInstances   = 6
 	roundInstances = 8 // the number of instances that a given number of rounds is divided among
-	// minUntil is the least number before a run ends because its intervals are narrow: the first few may be narrow by
-	// chance.
+	// minUntil is the least number before a run ends because intervals are narrow: the first few may be narrow by chance.
 	minUntil = 10
 	// turnsPerFixed is the time of an instance's turns as a multiple of its time without turns: to build labs, to open and
 	// shut connections. Turns then take four fifths of a run. The more instances there are, the narrower the intervals:
@@ -27,8 +26,7 @@ const (
 	// longestShare is the longest time of an instance of a run that ends when its intervals are narrow.
 	longestShare = 20 * time.Second
 	leastRounds  = 3 // the least number of rounds of an instance, whatever the time
-	// batchTime is the time after which an interrupt ends the turns, and progress is shown; mostBatch is the greatest
-	// number of rounds in it.
+	// batchTime is when an interrupt ends the turns, and progress is shown; mostBatch is the most rounds in it.
 	batchTime = 500 * time.Millisecond
 	mostBatch = 1000
 	roundTime = 200 * time.Millisecond // about how long a round of one workload takes
@@ -49,8 +47,7 @@ type budget struct {
 	fixed     time.Duration      // the time of an instance without its turns
 	looks     int                // quarters of the time after which the run has looked at its data, see [run.look]
 	weights   map[string]float64 // the workloads' shares of the time of turns; 1 if missing
-	// Of the present instance: its begin, the time for turns, the time in turns so far, the sum of weights, and the
-	// number of rounds if given.
+	// Of the present instance: its begin, the time for turns, time in turns so far, sum of weights, and rounds if given.
 	begun       time.Time
 	turns, used time.Duration
 	weight      float64
@@ -131,8 +128,7 @@ func (b *budget) end() {
 	b.sampled += b.longest
 }
 
-// over reports whether a suite is finished, given the half-width of its widest interval. No instance begins
-// that can't end in time.
+// over reports whether a suite is finished, given the half-width of its widest interval. No instance begins too late.
 func (b *budget) over(widest float64) bool {
 	switch {
 	case b.options.Rounds > 0:

@@ -101,8 +101,7 @@ func (r comparedRows) base() *measuredRow {
 	return nil
 }
 
-// ranked returns the contenders with a figure, the best first, by their ratios to the base: rows that rest have figures
-// of another time.
+// ranked returns the contenders with a figure, the best first, by ratio to the base: resting rows have older figures.
 func (r comparedRows) ranked() []suites.Path {
 	value := map[string]float64{}
 	var ranked []suites.Path
@@ -146,8 +145,7 @@ func (r comparedRows) contests() int {
 var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
 
 // judged returns the comparisons of a workload, with verdicts if their rows take turns. Comparisons that the answer
-// prints are corrected for each other, and for the further pairs that they stand for. Other comparisons are
-// corrected among themselves.
+// prints are corrected for each other, and for the further pairs that they stand for. So are others among themselves.
 func judged(all []comparison, further int) []result.Comparison {
 	var out []result.Comparison
 	var at []int // index of a comparison of rows that take turns

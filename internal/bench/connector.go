@@ -89,8 +89,7 @@ func (c *connector) close() {
 	}
 }
 
-// on runs do on the client's CPU, in its network namespace and in the lab's control group. Connections are opened
-// there.
+// on runs do on the client's CPU, in its network namespace and in the lab's control group. Connections open there.
 func (c *connector) on(do func() error) error {
 	return c.lab.Within(func() error {
 		return c.from.Do(func() error { return pinned(c.cpu, do) })

@@ -13,8 +13,7 @@ import (
 // idleTime is the time at the start of an instance in which the run idles, to measure the load of other programs.
 const idleTime = 100 * time.Millisecond
 
-// muchLoad is the number of CPUs that other programs may keep busy before a run warns: a scheduler's tick of 10 ms
-// in idleTime is 0.1.
+// muchLoad is the number of CPUs that other programs may keep busy before a run warns: 10 ms of idleTime are 0.1.
 const muchLoad = 0.2
 
 // disturbances count the effects of other programs on a run.
@@ -61,8 +60,7 @@ func (d *disturbances) notes() (notes []string) {
 	return notes
 }
 
-// noteDisturbances notes the effects of other programs on a suite, which it names if there are several, and begins
-// the next one.
+// noteDisturbances notes the effects of other programs on a suite, named if there are several, and begins the next.
 func (r *run) noteDisturbances(suite string) {
 	for _, note := range r.disturbed.notes() {
 		if len(r.options.Suites) > 1 {

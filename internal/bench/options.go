@@ -24,8 +24,7 @@ type Options struct {
 	// Time is the time for a suite whose rows take turns, with the building of its
 	// networks; 0 means 170 s, 30 s with Quick, or 10 minutes with Until. Rounds replaces it.
 	Time time.Duration
-	// Until, if not 0, ends a suite before Time when no interval of a ratio extends further
-	// from it than this share: 0.005 is 0.5 %.
+	// Until, if not 0, ends a suite early when no interval of a ratio extends further than this share: 0.005 is 0.5 %.
 	Until float64
 	// Slice is the length of a turn. Each sample has two turns. 0 means 1 ms, and longer where a path needs it.
 	Slice time.Duration
@@ -48,12 +47,10 @@ type Options struct {
 	All  bool // selects all rows of suites, also rows with [suites.Path.Extra]
 	// Seed determines the order of rows; 0 means a random one, and always the same where instructions are counted.
 	Seed uint64
-	// Count, if it is [result.ClockInstructions], counts the instructions of each
-	// packet and transaction instead of measuring time. It requires an emulated
-	// machine with one CPU whose clock counts instructions, see [clock.CheckCounting].
+	// Count, if it is [result.ClockInstructions], counts the instructions of each packet and transaction , not time. It
+	// requires an emulated machine with one CPU whose clock counts instructions, see [clock.CheckCounting].
 	Count string
-	// Quick measures fewer rows and workloads, for 30 s a suite whose rows take turns; it sets
-	// Time and Duration where they are 0.
+	// Quick has fewer rows and workloads, for 30 s a suite whose rows take turns; it sets Time and Duration if they are 0.
 	Quick    bool
 	CPUs     host.CPUPair // the CPUs of clients and servers
 	Out      *result.Dir  // the run's directory, which gets the result

@@ -29,8 +29,7 @@ type programRuns struct {
 
 func (r programRuns) nanos() float64 { return float64(r.time.Nanoseconds()) / float64(max(r.count, 1)) }
 
-// programStats are the kernel's statistics of BPF programs (bpf_stats), while they are on. Each run takes some
-// 20 ns longer.
+// programStats are the kernel's statistics of BPF programs (bpf_stats), while they are on. A run takes 20 ns longer.
 type programStats struct {
 	io.Closer         // switches them off, unless others have them on
 	empty     float64 // nanoseconds of a run that does nothing

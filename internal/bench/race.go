@@ -101,8 +101,7 @@ func keyed(rows []*measuredRow) map[result.Key]*measuredRow {
 	return byKey
 }
 
-// verdictsAt returns the verdicts on comparisons of rows that take turns. Each verdict spends a part of the
-// significance.
+// verdictsAt returns the verdicts on comparisons of rows that take turns. Each spends a part of the significance.
 func verdictsAt(all []comparison, alpha float64, further int) []stats.Verdict {
 	return stats.Judge(convert(all, func(c comparison) stats.Claim {
 		return stats.Claim{Comparison: c.estimate.Spent(alpha), Class: c.Class, AA: c.AA, Asked: c.Asks != ""}

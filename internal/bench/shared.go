@@ -16,8 +16,7 @@ import (
 
 func encloses(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
 
-// manyServices and manyRules are the numbers of services and of rules of a policy from which a lab takes seconds to
-// build.
+// manyServices and manyRules are the services and the rules of a policy from which a lab takes seconds to build.
 const manyServices, manyRules = 10_000, 10_000
 
 func keeps(o lab.Options) bool {
@@ -118,8 +117,7 @@ func together(n, limit int, do func(i int)) {
 	_ = group.Wait()
 }
 
-// connect opens connections, and returns the error of each. Connections with a client that moves follow the others,
-// one by one.
+// connect opens connections, and returns the error of each. Connections with a client that moves follow, one by one.
 func (t *testbed) connect(ctx context.Context, all []*connection) []error {
 	errs := make([]error, len(all))
 	open := func(i int) {

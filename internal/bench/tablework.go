@@ -20,8 +20,7 @@ import (
 
 const (
 	memoryBackends = 4 // the number of backends of each service whose memory is measured
-	// mostKept is the number of connections after which conntrack is emptied: a third of a client's ports, so that few
-	// come again.
+	// mostKept is the number of connections that empties conntrack: a third of a client's ports, so that few come again.
 	mostKept = 10_000
 	// The kernel frees deleted objects in the background. Its memory has settled when it has shrunk by at most
 	// settledBytes in settleTime; the wait ends after settleTimeout.
@@ -29,8 +28,7 @@ const (
 	settleTimeout = 20 * time.Second
 	settledBytes  = 64 << 10
 	// While a change is awaited, a denied connection is given up after openTime, and the next begins. A connection that
-	// should open counts as denied after deniedTime, which no scheduler exceeds often, if the next one does not open
-	// either.
+	// should open counts as denied after deniedTime, which schedulers rarely exceed, if the next one does not open either.
 	openTime   = 2 * time.Millisecond
 	deniedTime = 100 * time.Millisecond
 )

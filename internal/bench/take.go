@@ -117,8 +117,7 @@ func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample
 	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
 }
 
-// prove builds the labs of rows and sends a little traffic over each path, so that no
-// row starts cold, and a wrong path fails at once.
+// prove builds the labs of rows and sends traffic over each path, so no row starts cold, and wrong paths fail early.
 func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 	if r.options.sliced(rows[0].spec.suite) {
 		begun := time.Now()
@@ -164,8 +163,7 @@ func (o Options) figure(m load.Measurement) (figure, error) {
 	return figure{m.Rate, m.Unit, m.CPUUnit, m.CPUMicrosPerUnit(), m.SoftirqsPerUnit()}, nil
 }
 
-// countedFigure returns the instructions per packet or transaction. It is an error if
-// packets were lost, since their cost is unknown.
+// countedFigure returns the instructions per packet or transaction. Lost packets, whose cost is unknown, are an error.
 func countedFigure(m load.Measurement) (figure, error) {
 	f := figure{unit: result.UnitPerTransaction, cpuUnit: "transaction"}
 	count := m.Count

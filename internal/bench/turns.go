@@ -240,8 +240,7 @@ const (
 	// slowSlice is the length where a path carries little in a millisecond, or a program in
 	// user space forwards packets, which works in bursts.
 	slowSlice = 10 * time.Millisecond
-	// shapedSlice is the length where a wire has a rate: its bucket holds a millisecond of
-	// it, which a turn's lead empties.
+	// shapedSlice is the length if a wire has a rate: its bucket holds a millisecond of it, which a turn's lead empties.
 	shapedSlice      = 50 * time.Millisecond
 	delaysPerSlice   = 100 // the number of a wire's delays that a turn holds: tens of transactions
 	requestsPerSlice = 2   // the number of requests of a fixed rate that a turn holds at least

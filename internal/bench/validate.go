@@ -179,8 +179,7 @@ func (o Options) selected() ([]rowSpec, error) {
 	return specs, nil
 }
 
-// Rows returns the rows that the run has, in the order of the suites. The error names a pattern of Only that selects
-// none.
+// Rows returns the rows that the run has, in the order of the suites. The error names a pattern in Only without rows.
 func (o Options) Rows() ([]result.Row, error) {
 	specs, err := o.selected()
 	return convert(specs, func(s rowSpec) result.Row { return s.path.Row(s.suite.Name, s.workload) }), err

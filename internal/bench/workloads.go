@@ -161,8 +161,7 @@ const (
 	relayPriority = serverPriority
 )
 
-// countedWorkloads returns the workloads of a suite where instructions are counted. Network policies of a suite allow
-// TCP alone.
+// countedWorkloads are a suite's workloads where instructions are counted. Network policies of a suite allow TCP alone.
 func countedWorkloads(s suites.Suite) []suites.Workload {
 	all := []suites.Workload{{Name: load.UDPStream, Flows: 1}, {Name: load.TCPRR, Flows: 1}}
 	if slices.ContainsFunc(s.Paths, func(p suites.Path) bool { return p.Lab.Policy != "" }) {

@@ -247,8 +247,7 @@ func (a *attachment) result(link podlink.Attachment, addresses []netconf.PodAddr
 	return out
 }
 
-// macText formats a MAC address. Devices without one get zeros, as the kernel shows them; podman 4 rejects an empty
-// address.
+// macText formats a MAC address. Devices without one get zeros, as in the kernel; podman 4 rejects an empty address.
 func macText(mac net.HardwareAddr) string {
 	if len(mac) == 0 {
 		mac = make(net.HardwareAddr, 6)

@@ -138,8 +138,7 @@ func (a *attachment) checkDatapath(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Status returns nil if ADD can be expected to succeed. Otherwise the error lists the missing requirements. Status
-// changes nothing.
+// Status returns nil if ADD can be expected to succeed. Else the error lists what is missing. Status changes nothing.
 func (p *Plugin) Status(ctx context.Context, r Request) error {
 	c, err := netconf.Parse(r.Config)
 	if err != nil {

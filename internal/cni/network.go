@@ -114,8 +114,7 @@ func (a *attachment) mtu(parent string) (int, error) {
 	return min(podlink.DefaultMTU, device.MTU), nil
 }
 
-// resolve sets the values that the configuration leaves open, and uses the network. The link mode and BIG TCP stay the
-// same until a reboot.
+// resolve sets what the configuration leaves open. The link mode and BIG TCP stay the same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
 	have, _ := a.plugin.records().Network(a.config.Name)
 	decided := have.Boot == want.Boot && have.Digest == want.Digest

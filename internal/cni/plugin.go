@@ -48,9 +48,8 @@ type Plugin struct {
 	Stderr io.Writer        // gets a line for each automatic choice; nil discards them
 	// DeleteDevice deletes the devices of pods: see podlink.Network.
 	DeleteDevice func(ns *netns.Namespace, index int) error
-	// Await waits until the cluster's policies for a Pod are in force. The UID is the runtime's. Without a name, Await
-	// waits for the policies of other pods; nil: not supported. ADD calls it before any change if the configuration has
-	// netconf.PoliciesAgent.
+	// Await waits until the cluster's policies for a Pod are in force. Without a name, Await waits for the policies of
+	// other pods; nil: not supported. ADD calls it before any change if the configuration has netconf.PoliciesAgent.
 	Await func(ctx context.Context, namespace, name, uid string) error
 	// After is called after each step of ADD and each write of a record, and can fail these; nil: not called.
 	After func(step string) error

@@ -101,8 +101,7 @@ func (a *attachment) checkAddressesFree() error {
 	return nil
 }
 
-// isTaken reports whether an existing pod of another network has an address: a killed DEL may have left only the
-// record.
+// isTaken reports whether another network's pod has an address: a killed DEL may have left only the record.
 func (a *attachment) isTaken(ip netip.Addr, network string) bool {
 	records, _ := a.plugin.records().List("")
 	return slices.ContainsFunc(records, func(r record.Record) bool {
@@ -165,8 +164,7 @@ func (a *attachment) checkServices(ctx context.Context) error {
 	return err
 }
 
-// deleteServices removes the pod from the datapath. The cookie identifies its entries: an entry at the same address can
-// be another pod's.
+// deleteServices removes the pod from the datapath. An entry with another cookie is another pod's.
 func (a *attachment) deleteServices(ctx context.Context) error {
 	if a.record.Cookie == 0 || !a.inDatapath() {
 		return nil

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package datapath stores the state of a node's network in the pinned maps of Mustang's BPF programs. The maps, and the
-// files of network policies, are the only state. Any number of processes may have one datapath open; the programs also
-// run without one.
+// files of network policies, are the only state. Any number of processes may open it; the programs run without one too.
 //
 // Everything is pinned under one root directory. The directory is the lock of the rows, and ROOT/v10/links is the lock
 // of programs and links:

@@ -34,8 +34,7 @@ type EndpointSpec struct {
 	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect) instead of past it, so
 	// that a qdisc there limits their rate. It is an error if the link lacks a host's side.
 	Shaped bool
-	// Addresses are the pod's. If empty, the addresses of its device that are not Allowed count; root of the pod can
-	// choose these.
+	// Addresses are the pod's. If empty, those of its device that are not Allowed count; root in the pod chooses these.
 	Addresses []netip.Addr
 	// Pod is the pod's namespace, name, labels and named ports, for network policies. If it is nil, an endpoint keeps
 	// its values, and a new one is a pod of namespace default without labels.
@@ -91,8 +90,7 @@ func (a EndpointSpec) checkAllowed() error {
 	return nil
 }
 
-// CheckAllowed returns an error unless a pod can be allowed to use a prefix: one without host bits, of unicast
-// addresses.
+// CheckAllowed returns an error unless a pod can be allowed a prefix: one without host bits, of unicast addresses.
 func CheckAllowed(p netip.Prefix) error {
 	addr := p.Addr()
 	switch {

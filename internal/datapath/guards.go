@@ -118,8 +118,7 @@ func (g Guards) DeletePod(ctx context.Context, cookie uint64, addresses []netip.
 	})
 }
 
-// Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and remains
-// of killed processes.
+// Sweep ends the guards of gone devices, unless keep accepts their namespace's cookie, and remains of killed processes.
 func (g Guards) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
 	return g.remove(ctx, func(host *netns.Namespace, row senderRow) bool {
 		filter := row.Key.Netns == 0 && host != nil && hasFilter(host, int(row.Key.Ifindex))

@@ -68,8 +68,7 @@ func (d *podDevice) attachOuter(o *objects.Objects) error {
 	return nil
 }
 
-// detachOuter detaches one of these programs. Pods on another parent may come by its device: all of ipvlan share the
-// loopback device.
+// detachOuter detaches one of these programs. Pods on another parent may come by its device: all ipvlan share loopback.
 func detachOuter(o *objects.Objects, k objects.Link) error {
 	links, err := o.Links()
 	if err == nil && isEntrance(k) && !slices.ContainsFunc(links, func(other objects.Link) bool {
@@ -99,8 +98,7 @@ func idleOuter(o *objects.Objects) (idle []objects.Link, err error) {
 	return slices.DeleteFunc(links, func(k objects.Link) bool { return parents[k.ID] }), nil
 }
 
-// detachIdle detaches the programs at devices of the host that no pod is on any more. The caller has the lock of the
-// links.
+// detachIdle detaches the programs at devices of the host without pods. The caller has the lock of the links.
 func detachIdle(o *objects.Objects) error {
 	idle, err := idleOuter(o)
 	for _, k := range idle {
@@ -109,8 +107,7 @@ func detachIdle(o *objects.Objects) error {
 	return err
 }
 
-// Upgrade replaces the programs of another build with this build's, as Open does, and then guards devices as
-// GuardParents does.
+// Upgrade replaces programs of another build with this build's, as Open does, then guards devices as GuardParents does.
 func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 	if err := d.objects.Renew(ctx, replaceFilters); err != nil {
 		return Unchanged, err

@@ -130,8 +130,7 @@ func (d *podDevice) inPod(a EndpointSpec) (device rtnl.Device, err error) {
 	return device, nil
 }
 
-// linkLocal returns the IPv6 link-local address of a device: its own, or else the one derived from its MAC address
-// (RFC 4291, appendix A).
+// linkLocal returns the IPv6 link-local address of a device: its own, or one of its MAC address (RFC 4291, appendix A).
 func linkLocal(device rtnl.Device) netip.Addr {
 	for _, p := range device.Addrs {
 		if a := p.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
@@ -152,8 +151,7 @@ func wholeMAC(mac net.HardwareAddr) net.HardwareAddr {
 	return whole
 }
 
-// locate finds the attach point for a device in a pod. If the pod lacks a network namespace, the device is empty
-// except for its MAC address.
+// locate finds the attach point for a device in a pod. Without a namespace, the device has only its MAC address.
 func (d *podDevice) locate(a EndpointSpec, device rtnl.Device) error {
 	switch {
 	case a.Segment != "":
@@ -212,8 +210,7 @@ func (d *podDevice) onNamed(a EndpointSpec, device rtnl.Device) error {
 	return nil
 }
 
-// onParent selects the pod's own device, for kinds without a host's side. The parent is expected in the host's
-// namespace.
+// onParent selects the pod's own device, for kinds without a host's side. The parent is expected in the host.
 func (d *podDevice) onParent(a EndpointSpec, device rtnl.Device) error {
 	others, err := rtnl.In(a.Host).DevicesOfKind(device.Kind)
 	if err != nil {

@@ -204,8 +204,7 @@ func changeNamespace(o *objects.Objects, cookie uint64, change func(*objects.Soc
 	return o.Namespaces.Put(cookie, row)
 }
 
-// enableSockets enables translation in the namespace of an endpoint; cookie 0 is a pod without one. The caller has the
-// lock.
+// enableSockets enables translation in the namespace of an endpoint; cookie 0: it has none. The caller has the lock.
 func enableSockets(o *objects.Objects, cookie uint64) error {
 	if cookie == 0 {
 		return nil

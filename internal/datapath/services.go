@@ -121,8 +121,7 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 
 // Change puts services of an owner and deletes others of it, as Put and Delete of each, but waits for the programs
 // once. Keys without a service of the owner are ignored. All is checked before the first write: errors as of Put and
-// Delete. As with Apply, written changes stay if ctx ends or the process is killed, and the same call again does the
-// rest.
+// Delete. As with Apply, written changes stay if ctx ends or the process is killed, and the same call does the rest.
 func (s Services) Change(ctx context.Context, owner service.Owner, put []service.Service,
 	remove []service.Key) (Result, error) {
 	w := &writer{Services: s, owner: owner}

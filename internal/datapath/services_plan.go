@@ -244,8 +244,7 @@ func (s Services) refuseFrontends(want service.Service) error {
 	return nil
 }
 
-// exactly returns the service that has the key, or nil; or a *ConflictError if a service of another protocol has a part
-// of the frontend.
+// exactly returns the service that has the key, or nil; or a *ConflictError if another protocol's service has a part.
 func exactly(key service.Key, found []service.Service) (*service.Service, error) {
 	for _, f := range found {
 		if f.Protocol == key.Protocol {

@@ -46,8 +46,7 @@ func (k *set) until(last uint32) set {
 		slices.DeleteFunc(k.ranges, func(r objects.SourceRange) bool { return r.Revision > last })}
 }
 
-// delete deletes the rows with the keys. Rows may be missing. Source ranges are found only via rows of backends, and so
-// are deleted first.
+// delete deletes the rows with the keys. Rows may be missing. Source ranges go first: rows of backends lead to them.
 func (k set) delete(o *objects.Objects) error {
 	if err := o.SourceRanges.DeleteBatch(k.ranges); err != nil {
 		return err
@@ -224,8 +223,7 @@ func (n *numbers) next(o *objects.Objects, state *objects.IDs) (uint32, error) {
 	return n.last, nil
 }
 
-// clear sets the rows to zero that have been given out again. Connections that a service leaves behind are counted for
-// the next one.
+// clear sets the rows to zero that have been given out again. A service's old connections count for the next one.
 func (n *numbers) clear(o *objects.Objects) error {
 	again := n.again
 	n.again = nil

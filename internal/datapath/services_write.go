@@ -16,8 +16,7 @@ import (
 	"mustang/internal/service"
 )
 
-// A chunk is written under one hold of the lock. It ends when it has this many changes, or reaches this many backends
-// or rows of tables.
+// A chunk is written under one hold of the lock. It ends at this many changes, backends or rows of tables.
 const (
 	chunkChanges   = 250
 	chunkBackends  = 1000
@@ -125,8 +124,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 	return nil
 }
 
-// encode fills the buffers with the rows of a chunk, and gives out ids and revisions: each has 32 bits, and none is
-// reused.
+// encode fills the buffers with the rows of a chunk, and gives out ids and revisions: 32 bits each, none reused.
 func (w *writer) encode(chunk []change, state *objects.IDs) (err error) {
 	w.new = set{w.new.backends[:0], w.new.blocks[:0], w.new.ranges[:0]}
 	w.backends, w.blocks, w.serviceKeys, w.services = w.backends[:0], w.blocks[:0], w.serviceKeys[:0], w.services[:0]

@@ -106,8 +106,7 @@ func (s Sockets) detach(id uint64) error {
 	return s.o.DetachAll(links)
 }
 
-// Cgroups returns the control groups that have a program, sorted by path. Groups that are gone are left out. It takes
-// no lock.
+// Cgroups returns the control groups that have a program, sorted by path. Gone groups are left out. It takes no lock.
 func (s Sockets) Cgroups(context.Context) ([]Cgroup, error) {
 	attached, err := s.cgroups(func(uint64) error { return nil })
 	if err != nil {

@@ -133,8 +133,7 @@ func (s Uplinks) Sweep(ctx context.Context) error {
 	return s.o.WithLinks(ctx, func() error { return sweepRemains(ctx, s.o) })
 }
 
-// List returns the devices that have a program of an uplink, sorted by host and index. It takes no lock and changes
-// nothing.
+// List returns the devices with a program of an uplink, sorted by host and index. It takes no lock and changes nothing.
 func (s Uplinks) List(context.Context) ([]Uplink, error) {
 	attached, err := s.attached(func(objects.Link) error { return nil })
 	if err != nil {

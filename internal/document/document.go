@@ -29,8 +29,7 @@ const maxBytes = 64 << 20
 // all keys of a mapping with each other: 660,000 keys in mappings of 1,000 take 13 s.
 const maxItems, maxKeys = 2_000_000, 1000
 
-// maxJSONItems is the limit of JSON. 100,000 services of ten backends have 4,200,000; 6,000,000 empty rules of a policy
-// take 1 GB.
+// maxJSONItems is the limit of JSON. 100,000 services of ten backends have 4,200,000; 6,000,000 empty rules take 1 GB.
 const maxJSONItems = 6_000_000
 
 func readAll(r io.Reader, asYAML bool) (data []byte, isJSON bool, err error) {
@@ -237,8 +236,7 @@ func typeName(t reflect.Type) string {
 	return cmp.Or(names[t.Kind()], "an object")
 }
 
-// OneLine replaces line breaks, and leaves out the middle of a long line: names and values of a file can contain
-// anything.
+// OneLine replaces line breaks, and leaves out the middle of a long line: names and values can contain anything.
 func OneLine(s string) string {
 	const most = 1000 // bytes
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")

@@ -295,9 +295,8 @@ func (e *engine) host() string { return "--host=unix://" + filepath.Join(e.dir, 
 // clientConfig is the client's variable that names a directory without settings of the user.
 func (e *engine) clientConfig() string { return "DOCKER_CONFIG=" + filepath.Join(e.dir, "client") }
 
-// wrap changes cmd, which has to be a command of the running program, into a `docker exec` of the same command in a
-// container. Signals to cmd do not reach the process in the container. It sees the end of its standard input, also when
-// cmd is killed.
+// wrap changes cmd, a command of the running program, into a `docker exec` of the same command in a container. Signals
+// to cmd do not reach the process in the container. It sees the end of its standard input, also when cmd is killed.
 func (e *engine) wrap(container string, cmd *exec.Cmd) error {
 	exe, err := os.Executable()
 	if err != nil {

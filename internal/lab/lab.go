@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lab builds whole networks of network namespaces on one machine, see [Topologies]. Pods can be virtual
-// machines.
+// Package lab builds networks of network namespaces on one machine, see [Topologies]. Pods can be virtual machines.
 //
 // A lab does not touch the root network namespace. Firewall rules and sysctls are set in its own hosts, and eBPF maps
 // and programs are pinned on its own bpffs. Deleting the namespaces and unmounting the bpffs removes everything.
@@ -149,9 +148,8 @@ func probedMode(name string) (podlink.Mode, error) {
 var hostSysctls = []string{"net/ipv4/conf/all/send_redirects", "net/ipv4/conf/default/send_redirects"}
 
 // loadSysctls are set in each place, for the connections of a load generator. A connection that carries load in turns
-// with others keeps its congestion window while it is idle. A client that opens many short connections does not run out
-// of ports. No connection begins with what an earlier one to the same address has learnt: 10,000 addresses cost no more
-// than ten.
+// keeps its congestion window while it is idle. A client that opens many short connections does not run out of ports.
+// No connection begins with what an earlier one to the same address has learnt: 10,000 addresses cost as ten do.
 var loadSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/tcp_slow_start_after_idle", Value: "0"},
 	{Key: "net/ipv4/tcp_tw_reuse", Value: "1"},

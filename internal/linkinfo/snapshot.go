@@ -33,8 +33,7 @@ type entry struct {
 	links func() []Link // read once; none if the namespace is gone
 }
 
-// Take finds the network namespaces of the machine and opens them. It omits namespaces that end meanwhile. It needs
-// root.
+// Take finds and opens the machine's network namespaces. It omits namespaces that end meanwhile. It needs root.
 func Take() (_ *Snapshot, err error) {
 	c := &Snapshot{}
 	defer func() {

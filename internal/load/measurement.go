@@ -119,8 +119,7 @@ type SliceResult struct {
 	Received    uint64  `json:"received,omitempty"`
 	OutOfOrder  uint64  `json:"out_of_order,omitempty"`
 	Retransmits uint32  `json:"retransmits,omitempty"`
-	// LatencySeconds is the sum of the latencies of a paced connection's transactions: Sent were due, and Received
-	// completed.
+	// LatencySeconds is the sum of the latencies of a paced connection's transactions: Sent were due, Received completed.
 	LatencySeconds float64           `json:"latency_seconds,omitempty"`
 	Machine        clock.MachineTime `json:"machine"`
 }

@@ -84,8 +84,7 @@ func Printable(text string) string {
 }
 
 const (
-	// Protocol is the version of the messages, and of the headers, datagrams and reports between client and server. Any
-	// change raises it.
+	// Protocol is the version of messages, headers, datagrams and reports between client and server. Any change raises it.
 	Protocol = 8
 	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
 	MaxCall = 1 << 20

@@ -29,8 +29,7 @@ const (
 // no other wait enters the queue meanwhile.
 var abandoned atomic.Int32
 
-// File waits for the lock of an open file, for at most timeout. how is unix.LOCK_SH or unix.LOCK_EX. The error names
-// the file.
+// File waits for the lock of an open file, at most timeout. how is unix.LOCK_SH or unix.LOCK_EX. Errors name the file.
 func File(file *os.File, how int, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -169,9 +168,8 @@ func processName(pid int) string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Take waits for the lock of a directory until ctx or its Wait ends, or for 30 s without Wait and deadline. Errors:
-// *Error; os.ErrNotExist if the directory is missing; the error of check, which is called whenever the lock was taken,
-// also by Yield.
+// Take waits for a directory's lock until ctx or its Wait ends, or for 30 s without Wait and deadline. Errors: *Error;
+// os.ErrNotExist if the directory is missing; the error of check, called whenever the lock was taken, also by Yield.
 func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
 	wait, limited := ctx.Value(waitKey{}).(Wait)
 	if _, bounded := ctx.Deadline(); limited || !bounded {

@@ -150,8 +150,7 @@ func namePath(name string) (string, error) {
 	return filepath.Join(Directory, name), nil
 }
 
-// prepareDirectory makes dir a shared mount, as iproute2 does, so that mounts in it propagate to other mount
-// namespaces.
+// prepareDirectory makes dir a shared mount, as iproute2 does, so that its mounts propagate to other mount namespaces.
 func prepareDirectory(ctx context.Context, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err

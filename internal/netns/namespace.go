@@ -66,8 +66,7 @@ func (n *Namespace) Clone() (*Namespace, error) {
 	return newNamespace(fd, n.path), nil
 }
 
-// newNamespace takes ownership of fd. verify has set it to blocking mode, so NewFile does not register it with the
-// poller.
+// newNamespace takes ownership of fd. verify has set it to blocking mode, so NewFile keeps it from the poller.
 func newNamespace(fd int, path string) *Namespace {
 	n := &Namespace{file: os.NewFile(uintptr(fd), path), path: path}
 	n.cookie = sync.OnceValues(func() (cookie uint64, err error) {
@@ -193,8 +192,7 @@ func onThread(enter func() error, leave func(origin int) error, fn func() error)
 
 // Start starts cmd inside n. The process keeps the caller's mount namespace and cgroup, so its /sys is not n's.
 //
-// cmd.SysProcAttr.Pdeathsig must not be set: the kernel sends that signal when the starting thread ends, which may
-// happen at any time.
+// cmd.SysProcAttr.Pdeathsig must not be set: the kernel sends it when the starting thread ends, possibly at any time.
 func (n *Namespace) Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr != nil && cmd.SysProcAttr.Pdeathsig != 0 {
 		return fmt.Errorf("start %s in network namespace %q: Pdeathsig must not be set", cmd.Path, n.Name())

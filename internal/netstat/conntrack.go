@@ -126,8 +126,7 @@ type IPCounters struct {
 	Delivered, Forwarded, Sent uint64
 }
 
-// ReadIPCounters reads ipInDelivers, ipForwDatagrams and ipOutRequests (RFC 4293) of IPv4,
-// and the same of IPv6, which are 0 without IPv6.
+// ReadIPCounters reads ipInDelivers, ipForwDatagrams and ipOutRequests (RFC 4293) of IPv4, and those of IPv6, or 0.
 func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 	err = n.Do(func() error {
 		proc, err := procfs.NewDefaultFS()

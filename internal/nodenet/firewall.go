@@ -256,8 +256,7 @@ func within(op expr.CmpOp, prefix netip.Prefix) []expr.Any {
 	}
 }
 
-// Masquerade replaces a table of the family inet: packets that leave a prefix get an address of the host as their
-// source.
+// Masquerade replaces a table of the family inet: packets that leave a prefix get the host's address as source.
 func Masquerade(host *netns.Namespace, name string, prefixes []netip.Prefix) error {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err == nil {

@@ -19,8 +19,7 @@ type Node struct {
 	// Addresses are the addresses at which other nodes reach it, the preferred one of each family first.
 	Addresses []netip.Addr
 	Ranges    []netip.Prefix // the ranges of its pods
-	// Created and UID decide which of two nodes is older: Created is when the cluster made the object, and UID decides
-	// within one second.
+	// Created and UID decide which of two nodes is older: Created is the object's time, UID decides within a second.
 	Created time.Time
 	UID     string
 }

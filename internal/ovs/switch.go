@@ -56,8 +56,7 @@ func Open(socket string) (*Switch, error) {
 // Close closes the connection.
 func (s *Switch) Close() { s.db.close() }
 
-// BestDatapath returns Kernel if the kernel of host and ovs-vswitchd both have it,
-// otherwise UserSpace, with an error if that can't work.
+// BestDatapath returns Kernel if host and ovs-vswitchd have it, else UserSpace, with an error if it can't work.
 func (s *Switch) BestDatapath(host *netns.Namespace) (string, error) {
 	var rows []struct {
 		Types set `json:"datapath_types"`
@@ -193,8 +192,7 @@ func (s *Switch) DeleteBridge(b Bridge) error {
 // Port is a port to add, with one device of the same name.
 type Port struct {
 	Name string
-	// Type is empty for a device that exists, "internal" for one that Open vSwitch
-	// makes, or a tunnel's type, with its Options.
+	// Type is empty for a device that exists, "internal" for one of Open vSwitch, or a tunnel's type, with its Options.
 	Type    string
 	Options map[string]string
 }
@@ -209,8 +207,7 @@ func insertPort(device row) []operation {
 	}
 }
 
-// AddPort adds a port to a bridge. The error matches fs.ErrExist if the name is
-// taken. If AddPort fails it leaves no port.
+// AddPort adds a port to a bridge. The error matches fs.ErrExist if the name is taken. A failed AddPort leaves no port.
 func (s *Switch) AddPort(b Bridge, p Port) error {
 	switch _, found, err := s.port(p.Name); {
 	case err != nil:

@@ -303,8 +303,7 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 }
 
 // DisableNetfilterCall switches off the netfilter call for all bridges of a namespace whose own attribute does not
-// switch it on. If the module br_netfilter is loaded, namespaces begin with it on. On a node kube-proxy and Docker
-// rely on it.
+// switch it on. If the module br_netfilter is loaded, namespaces begin with it on. kube-proxy and Docker rely on it.
 func DisableNetfilterCall(ns *netns.Namespace) error {
 	var sysctls []rtnl.Sysctl
 	for _, table := range []string{"iptables", "ip6tables", "arptables"} {

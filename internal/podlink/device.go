@@ -233,8 +233,7 @@ func readShort(path string) (string, error) {
 	return string(data[:max(n, 0)]), err
 }
 
-// canBind reports whether the kernel binds a socket to an address, which has to be
-// one of the thread's network namespace.
+// canBind reports whether the kernel binds a socket to an address, one of the thread's network namespace.
 func canBind(addr netip.Addr) (bool, error) {
 	family, to := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: addr.As16()})
 	if addr.Is4() {

@@ -175,9 +175,8 @@ func (h nsHandle) setUpOwn(link netlink.Link) error {
 	return h.setUp(link)
 }
 
-// ensureUpBridge sets a bridge with a port up. If it was created for BIG TCP, it gets the limits of BIG TCP. The
-// kernel takes a bridge's GSO limits from its ports, and drops them without one; the GRO limit that it got before
-// shows its purpose.
+// ensureUpBridge sets a bridge with a port up. If it was created for BIG TCP, it gets the limits of BIG TCP. The kernel
+// takes a bridge's GSO limits from its ports, and drops them without one; its earlier GRO limit shows its purpose.
 func (h nsHandle) ensureUpBridge(bridge netlink.Link) error {
 	a := bridge.Attrs()
 	if h.bigTCP && a.GROIPv4MaxSize >= rtnl.BigTCPBytes && a.GSOIPv4MaxSize < rtnl.BigTCPBytes {

@@ -228,8 +228,7 @@ type podConfig struct {
 	kind  string
 	mtu   int
 	addrs []netip.Prefix
-	// nextHops are the gateways for routes without a gateway, at most one per family. Layer 3 needs none: the routes
-	// name only the device.
+	// nextHops are the gateways for routes without a gateway, one per family. Layer 3 needs none: routes name the device.
 	nextHops []netip.Addr
 	routes   []Route
 	layer3   bool

@@ -31,8 +31,7 @@ const (
 // Tracker follows the work of an agent, and answers probes of the agent, and of load balancers for its node. Paths and
 // metrics are kube-proxy's (KEP-3836 for /healthz and /livez). Any goroutine may call its methods.
 type Tracker struct {
-	// Installed counts what should be installed, and Refused the objects that are not completely in force. Set both
-	// before the first scrape.
+	// Installed counts what should be installed, and Refused the objects that are not completely in force. Set both first.
 	Installed func() Installed
 	Refused   func() []Count
 
@@ -116,8 +115,7 @@ func (s *Tracker) Queued() {
 // ServiceChanged counts a change of a Service that waits to be written.
 func (s *Tracker) ServiceChanged() { s.locked(func() { s.came.services++ }) }
 
-// EndpointsChanged counts a change of an EndpointSlice that waits to be written, and stores its trigger time; zero:
-// unknown.
+// EndpointsChanged counts a change of an EndpointSlice that waits to be written, and stores its trigger time; or zero.
 func (s *Tracker) EndpointsChanged(triggered time.Time) {
 	s.locked(func() {
 		s.came.endpoints++

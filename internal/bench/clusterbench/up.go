@@ -185,8 +185,7 @@ func unready(p corev1.Pod) (reason string, final bool) {
 	return cmp.Or(string(p.Status.Phase), "Pending"), false
 }
 
-// warnings returns the last warning on a Job, or with an empty name on any object, after a semicolon; "" without a
-// warning.
+// warnings returns the last warning on a Job, or with an empty name on any object, after a semicolon; or "".
 func (c *Cluster) warnings(job string) string {
 	all, _ := list[corev1.Event](context.Background(), c.api.own(events), "")
 	last := ""

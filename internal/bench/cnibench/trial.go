@@ -147,8 +147,7 @@ func (t *trial) prepare() error {
 	return cmp.Or(podErr, hostErr, err)
 }
 
-// measure makes calls of a verb and measures their time: one after the other, or all at once, where each counts from
-// the common start.
+// measure makes calls of a verb and times them: one after the other, or all at once, each from the common start.
 func (t *trial) measure(ctx context.Context, verb string, calls []*call) (m load.Measurement, err error) {
 	carry := inTurn
 	if t.Concurrent {
@@ -197,8 +196,7 @@ func (t *trial) pluginFiles() (out []string, err error) {
 	return out, err
 }
 
-// leased returns the address of a lease file. For host-local it is the name, for Mustang the part before
-// "@CONTAINER@INTERFACE".
+// leased returns the address of a lease. For host-local it is the name, else the part before "@CONTAINER@INTERFACE".
 func leased(file string) string {
 	addr, _, _ := strings.Cut(filepath.Base(file), "@")
 	return addr

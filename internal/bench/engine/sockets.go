@@ -52,8 +52,7 @@ func tcpSockets(pid int) ([]tcpSocket, error) {
 	return out, nil
 }
 
-// parseAddress reads an address as /proc/net/tcp has it: words of 4 bytes in the machine's
-// order, little-endian, a colon and the port.
+// parseAddress reads an address as /proc/net/tcp has it: words of 4 bytes in the machine's order, a colon and the port.
 func parseAddress(text string) (netip.AddrPort, bool) {
 	address, digits, _ := strings.Cut(text, ":")
 	b, err1 := hex.DecodeString(address)
@@ -108,8 +107,7 @@ func ownSocket(m *load.Measurement, pid int, to netip.AddrPort) bool {
 	return false
 }
 
-// describe sets the client's addresses and congestion control from a socket that is connected to an address; else it
-// returns false.
+// describe sets the client's addresses and congestion control from a socket connected to an address, or returns false.
 func describe(m *load.Measurement, fd int, to netip.AddrPort) bool {
 	peer, err1 := unix.Getpeername(fd)
 	local, err2 := unix.Getsockname(fd)

@@ -216,8 +216,7 @@ func (c *sampleCheck) programs() map[string]uint64 {
 	return least
 }
 
-// rules returns the least increases of the counters of a network policy's rules. [Recorder.Start] sends the one
-// denied packet.
+// rules returns the least increases of counters of a network policy's rules. [Recorder.Start] sends the denied packet.
 func (c *sampleCheck) rules() map[string]uint64 {
 	if !c.policyRules() {
 		return nil

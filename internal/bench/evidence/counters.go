@@ -100,8 +100,7 @@ func add(to *map[string]uint64, now, earlier map[string]uint64) {
 	}
 }
 
-// Merge adds the evidence of a further sample to sum. Addresses and hooks of the further sample replace the earlier
-// ones.
+// Merge adds the evidence of a further sample to sum. Addresses and hooks of that sample replace the earlier ones.
 func Merge(sum *result.Evidence, e result.Evidence) {
 	for _, d := range e.Devices {
 		if s := find(sum.Devices, Device{Place: d.Host, Name: d.Name}); s != nil {

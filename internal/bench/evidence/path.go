@@ -20,11 +20,9 @@ type Path struct {
 	Target, Via    string      // copied to the row (see [result.Row])
 	Lab            lab.Options // without a name
 	Client, Server string      // places in the lab
-	// Connect is the address that the client connects to, and Listen the address of the server. They differ where
-	// addresses are translated.
+	// Connect is the address that the client connects to, Listen the server's. They differ where addresses are translated.
 	Connect, Listen netip.AddrPort
-	// Route lists the devices of the path. It is nil in labs of two pods on one host, where the traits of the link mode
-	// imply them.
+	// Route lists the devices of the path. It is nil in labs of two pods on one host, where the link mode implies them.
 	Route *Route
 	Ends  *Ends // set if the path is in a Kubernetes cluster instead of a lab
 }
@@ -94,8 +92,7 @@ type Route struct {
 // Device names a network device in a place of a lab, or in [ThisMachine].
 type Device struct {
 	Place, Name string
-	// LinkOf, in place of a name, is the place of a container: the device is the host's end of its link, whose name
-	// Docker chooses.
+	// LinkOf, in place of a name, is the place of a container: the host's end of its link, whose name Docker chooses.
 	LinkOf string
 }
 

@@ -27,8 +27,7 @@ func (e *Error) Error() string {
 	return "the evidence contradicts the path: " + strings.Join(e.Findings, "; ")
 }
 
-// Recorder collects the evidence of the flows of one lab, between Start and Stop. Other traffic must not cross the
-// lab meanwhile.
+// Recorder collects the evidence of the flows of one lab, between Start and Stop. Other traffic must not cross it.
 type Recorder struct {
 	// Lab is the lab. It is nil if client and server are this machine and another one.
 	Lab *lab.Lab
@@ -135,8 +134,7 @@ func (c *sampleCheck) inspect(l *lab.Lab) (err error) {
 
 // countConnections counts the entries of the client's connection in the lab's eBPF connection table, which may have
 // other connections of its port. Without a service, a connection has an entry in two cases. Where policies hold, the
-// entry counts. Where its port had to change, because a connection to the service had it, the entry shows nothing
-// about the path.
+// entry counts. Where its port had to change, as a connection to the service had it, the entry shows nothing.
 func (c *sampleCheck) countConnections(l *lab.Lab) error {
 	if l.Datapath() == nil {
 		return nil

@@ -32,8 +32,7 @@ const EnvGuestKernel = "MUSTANG_GUEST_KERNEL"
 
 const versionTimeout = 2 * time.Second // limits one call of a program that prints its version
 
-// Description holds the properties of the machine that influence measurements. It
-// contains neither the host name nor an address.
+// Description holds the properties of the machine that influence measurements. It has no host name and no address.
 type Description struct {
 	Machine result.Machine
 	Kernel  string // the kernel's release
@@ -111,8 +110,7 @@ func countCPUs(list string) int {
 	return n
 }
 
-// virtualisation names the hypervisor, recognised by the clock it offers and by the
-// hardware's vendor; "none" on bare metal.
+// virtualisation names the hypervisor, recognised by its clock or the hardware's vendor; "none" on bare metal.
 func (f facts) virtualisation() string {
 	flags := strings.Fields(f.field("proc/cpuinfo", "flags"))
 	vendor := f.text("sys/class/dmi/id/sys_vendor")

@@ -8,8 +8,7 @@ import (
 	"slices"
 )
 
-// Compare divides a by b round by round, and estimates the ratio. What slows both rows of a round, such as slow
-// drift, cancels out.
+// Compare divides a by b round by round, and estimates the ratio. What slows both, such as slow drift, cancels out.
 //
 // The method was simulated with 3 to 20 labs, 1 to 8 processes, 1 to 3 connections, and 1 to 30 rounds, complete or
 // interrupted. Up to a tenth of the ratios were off by 5 to 50 %. The interval covered the ratio in 94 to 97 % of
@@ -49,8 +48,7 @@ func Summarize(samples []Sample) Estimate {
 	return e
 }
 
-// usable returns the logarithms of the samples in the order of their positions, and the
-// number of samples that it left out.
+// usable returns the logarithms of the samples in the order of their positions, and how many samples it left out.
 func usable(samples []Sample) (points []point, dropped int) {
 	all := make([]point, len(samples))
 	for i, s := range samples {
@@ -80,8 +78,7 @@ type unit struct {
 	noise float64 // variance of the value that the levels in the unit cause
 }
 
-// estimate estimates the figure of points, which are in the order of their positions,
-// and tests whether its logarithm is 0.
+// estimate estimates the figure of points, in the order of their positions, and tests whether its logarithm is 0.
 func estimate(points []point) (Estimate, float64) {
 	e := Estimate{Rounds: len(points)}
 	c, levels := &e.Components, [Lab + 1][]unit{}
@@ -137,10 +134,9 @@ func (e Estimate) overRounds(points []point) (Estimate, float64) {
 	return e, min(1, 2*atMost(n-max(above, below), n)) // a ratio of just 1 counts for both sides
 }
 
-// weightedMean returns the mean of the units and its standard deviation. Units count by the inverse of their
-// variance: a unit with few rounds, as in an interrupted run, counts less. It is a random-effects mean, with the
-// deviation from the weighted spread (J. Hartung and G. Knapp, Statistics in Medicine 20, 2001). With units of the
-// same size it equals Student's.
+// weightedMean returns the mean of the units and its standard deviation. Units count by the inverse of their variance:
+// a unit with few rounds counts less. It is a random-effects mean, with the deviation from the weighted spread (J.
+// Hartung and G. Knapp, Statistics in Medicine 20, 2001). With units of the same size it equals Student's.
 func weightedMean(units []unit) (center, deviation float64) {
 	own := ownVariance(units)
 	weights, sum := make([]float64, len(units)), 0.0
@@ -221,8 +217,7 @@ func appendDeviations(deviations []float64, rounds []point, center float64) []fl
 	return deviations
 }
 
-// medianVariance returns the variance of the median of n normal values of variance 1:
-// pi/2n for many, and made exact for one.
+// medianVariance is the variance of the median of n normal values of variance 1: pi/2n for many, made exact for one.
 func medianVariance(n int) float64 { return math.Pi / 2 / (float64(n) + math.Pi/2 - 1) }
 
 // parents returns the units one level above with the mean of their units, and the own variance of the units. It is

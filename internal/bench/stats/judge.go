@@ -90,10 +90,9 @@ func beyond(interval [2]float64, floor float64) int {
 	return 0
 }
 
-// Holm returns p-values adjusted for the number of claims made together. If claims with an adjusted value under 0.05
-// are taken as true, the chance that any of them is false is at most 5 % (S. Holm, Scandinavian Journal of
-// Statistics 6, 1979). Further claims count as made too, with the least significant values. A value that is not a
-// probability counts as 1.
+// Holm returns p-values adjusted for the number of claims made together. If claims with a value under 0.05 are taken as
+// true, the chance that any of them is false is at most 5 % (S. Holm, Scandinavian Journal of Statistics 6, 1979).
+// Further claims count as made too, with the least significant values. A value that is not a probability counts as 1.
 func Holm(p []float64, further int) []float64 {
 	order, adjusted := make([]int, len(p)), make([]float64, len(p))
 	for i := range p {

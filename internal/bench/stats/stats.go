@@ -6,9 +6,8 @@
 // [Compare] divides two rows round by round, [Summarize] estimates one row, and [Judge] returns which comparisons of
 // an answer show a difference.
 //
-// The method follows T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time (ISMM 2013), on logarithms.
-// The spread of labs includes the spread of everything in them. Student's t over the labs therefore gives an
-// interval for all levels.
+// The method follows T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time (ISMM 2013), on logarithms. The
+// spread of labs includes that of all in them. Student's t over the labs therefore gives an interval for all levels.
 package stats
 
 import (
@@ -19,8 +18,7 @@ import (
 	"github.com/aclements/go-moremath/stats"
 )
 
-// Position is the place of a sample in a series. Only equality and nesting count: numbers may start anywhere, and
-// gaps are allowed.
+// Position is a sample's place in a series. Only equality and nesting count: numbers may start anywhere, with gaps.
 type Position struct{ Lab, Process, Connection, Round int }
 
 func (p Position) compare(q Position) int {
@@ -110,8 +108,7 @@ func (e Estimate) HalfWidth() float64 {
 // Comparison is the ratio of two rows.
 type Comparison struct {
 	Estimate
-	// P is the two-sided p-value of the hypothesis that the ratio is 1. It agrees with the interval, and is 1 without
-	// an interval.
+	// P is the two-sided p-value of the hypothesis that the ratio is 1. It agrees with the interval, and is 1 without one.
 	P float64
 }
 

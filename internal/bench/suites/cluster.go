@@ -36,8 +36,7 @@ type ClusterEnds struct {
 	Skip           string // the reason why nothing is measured between them, or ""
 }
 
-// Cluster returns the suite that compares the ways between the pods of a Kubernetes cluster, on one node and across
-// two.
+// Cluster returns the suite of the ways between the pods of a Kubernetes cluster, on one node and across two.
 func Cluster(same, two ClusterPlacement) Suite {
 	s := newSuite("What do pod IPs and cluster IPs cost in this cluster?", usualTCP()...)
 	s.Name = ClusterName

@@ -14,8 +14,7 @@ import (
 // kind is an implementation of a grid: rows differ in it, and in a number of things.
 type kind struct{ via, name, color string }
 
-// addGrid describes the rows of a grid, whose IDs are given: it adds a series for each
-// implementation, and a group for each number.
+// addGrid describes the rows of a grid, whose IDs are given: a series for each implementation, a group for each number.
 func (s *Suite) addGrid(kinds []kind, numbers []int, things string, id func(via string, number int) string) {
 	for _, k := range kinds {
 		s.Report.Series = append(s.Report.Series, result.Series{Name: k.name, Color: k.color})

@@ -27,8 +27,7 @@ var switchPorts = []switchPort{
 	{id: "ovs/vm", link: "ovs-tap", guest: true, bridge: "bridge/vm", words: "virtual machines"},
 }
 
-// bridgedOverlays are VXLAN tunnels of an Open vSwitch below a Linux bridge, and the bridge's own tunnels that they are
-// compared with.
+// bridgedOverlays are VXLAN tunnels of an Open vSwitch below a Linux bridge, and, to compare, the bridge's own tunnels.
 var bridgedOverlays = []struct {
 	id, reference, note string
 	port                switchPort

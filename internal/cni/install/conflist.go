@@ -20,8 +20,7 @@ import (
 // plugin's versions except 0.3.0, which lacks lists.
 func Versions() []string { return []string{"1.1.0", "1.0.0", "0.4.0", "0.3.1"} }
 
-// Network holds the values of a network configuration, netconf.Config. The zero value of a field selects the default of
-// the plugin.
+// Network holds the values of a network configuration, netconf.Config. Zero fields select the plugin's defaults.
 type Network struct {
 	CNIVersion    string         `json:"-"` // one of [Versions]
 	Name          string         `json:"-"`
@@ -49,8 +48,7 @@ type plugin struct {
 	} `json:"ipam"`
 }
 
-// Conflist returns the configuration list of the network. It returns the plugin's error if the plugin would reject the
-// list.
+// Conflist returns the configuration list of the network. It returns the plugin's error if it would reject the list.
 func (n Network) Conflist() ([]byte, error) {
 	if !slices.Contains(Versions(), n.CNIVersion) {
 		return nil, fmt.Errorf("cniVersion: want one of %[2]s, got %[1]q", n.CNIVersion, strings.Join(Versions(), ", "))

@@ -70,9 +70,8 @@ func (p Place) conflist(content []byte) *file {
 	return &file{p.Conf(), 0o644, content, foreignList, false}
 }
 
-// Install copies the plugin from a path, under both names, and then writes the configuration. It replaces files of
-// other projects only with force; otherwise the error is a *[ForeignError], and nothing is replaced. It waits for
-// another installation.
+// Install copies the plugin from a path, under both names, then writes the configuration. It replaces files of other
+// projects only with force; otherwise the error is a *[ForeignError], nothing is replaced. It waits for others.
 func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
 	var files []*file
 	dirs := []string{p.ConfDir}

@@ -33,8 +33,7 @@ func Parse(data []byte) (Config, error) {
 	keys, d := document{Config: &c, SourceGuard: guardOn, DefaultRoute: true}, &decoder{}
 	all := d.keys("", data)
 	d.fields("", all, reflect.ValueOf(&keys).Elem())
-	// The name becomes a part of paths. The library that checks the name in messages accepts any of the keys "name",
-	// "Name" and "NAME".
+	// The name becomes a part of paths. The library that checks the name takes any of the keys "name", "Name" and "NAME".
 	if err := utils.ValidateNetworkName(c.Name); err != nil {
 		d.fail(Invalidf("name: %s %q", err.Msg, c.Name))
 		c.Name = ""

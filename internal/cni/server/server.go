@@ -74,8 +74,7 @@ func (s *Server) finish(all *sync.WaitGroup) {
 	}
 }
 
-// drain removes the socket, unless it is another server's, and makes Run end once it has accepted the existing
-// connections.
+// drain removes the socket, unless it is another server's, and makes Run end once it has accepted present connections.
 func (s *Server) drain() {
 	if inode, err := inodeOf(s.Socket); err == nil && inode == s.inode {
 		_ = os.Remove(s.Socket)

@@ -54,8 +54,7 @@ func Metrics() [][2]string {
 	}
 }
 
-// Drops returns the names of enum drop_reason in bpf/mustang/metrics.h, without the prefix and in lower case, with
-// their meanings.
+// Drops returns the names of enum drop_reason in bpf/mustang/metrics.h, without prefix, in lower case, with meanings.
 func Drops() [][2]string {
 	return [][2]string{
 		{"unspecified"},

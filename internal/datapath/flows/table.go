@@ -68,9 +68,8 @@ func (s Stats) Open() (n int) {
 	return n
 }
 
-// List returns the connections that a filter selects, sorted by client. Expired connections are left out, and
-// connections that programs no longer use: their pod is gone, or their UDP backend. Connections that come and go
-// meanwhile may be missing.
+// List returns the connections that a filter selects, sorted by client. Left out are expired connections and those that
+// programs no longer use: their pod or UDP backend is gone. Those that come and go meanwhile may be missing.
 func (t Table) List(f Filter) (list []Connection, err error) {
 	err = t.each(func(c Connection, _ objects.Slot, expired, void bool) {
 		if !expired && !void && f.matches(c) {
@@ -83,9 +82,8 @@ func (t Table) List(f Filter) (list []Connection, err error) {
 	return list, err
 }
 
-// Flush deletes the connections that a filter selects, and returns their number. If the context ends, it stops in
-// between. The next packet of a client opens the connection again: with the same backend, while the service's
-// backends stay the same.
+// Flush deletes the connections that a filter selects, and returns their number. If the context ends, it stops. The
+// next packet of a client opens the connection again: with the same backend while the service keeps its backends.
 func (t Table) Flush(ctx context.Context, f Filter) (n int, err error) {
 	err = t.objects.WithLock(ctx, func() error {
 		n, err = t.objects.EndConnections(func(slot objects.Slot) bool {

@@ -129,8 +129,7 @@ func create(path string, sockets bool) (*root, error) {
 	return r, err
 }
 
-// renew detaches all programs and empties all maps. An error means that there is more than programs and maps that the
-// root began with.
+// renew detaches all programs and empties all maps. It fails if there is more than what the root began with.
 func (r *root) renew() error {
 	o, err := objects.Open(r.path)
 	if err != nil {

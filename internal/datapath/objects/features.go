@@ -27,8 +27,7 @@ type Feature struct {
 	Probe func() (detail string, err error)
 }
 
-// Features returns the features that a datapath under root, /sys/fs/bpf if empty, needs, and others that eBPF networks
-// use.
+// Features returns the features that a datapath under root, /sys/fs/bpf if empty, needs, and others of eBPF networks.
 func Features(root string) []Feature {
 	root = cmp.Or(root, "/sys/fs/bpf")
 	plain := func(probe func() error) func() (string, error) {

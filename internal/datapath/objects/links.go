@@ -140,8 +140,7 @@ func (o *Objects) beforeLink() {
 	}
 }
 
-// detach does not leave it at unpinning: the kernel would detach some time later, and until then refuse another link in
-// its place.
+// detach does not leave it at unpinning: the kernel would detach some time later, and refuse another link until then.
 func detach(path string) error {
 	l, err := openLink(path)
 	if errors.Is(err, os.ErrNotExist) {

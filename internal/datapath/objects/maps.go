@@ -24,9 +24,8 @@ type Sizes struct {
 	// Backends counts the backends of all services. A service that changes holds its old and its new backends until the
 	// programs have left the old ones. 524288 by default.
 	Backends uint32
-	// Tables counts rows of 64 entries of the look-up tables of services with choice maglev or with weights: 16 for one of
-	// 2 to 6 backends, 64 for up to 25. As with backends, a service that changes holds two tables for a while. 262144 by
-	// default.
+	// Tables counts rows of 64 entries of the look-up tables of services with maglev or weights: 16 for one of 2 to 6
+	// backends, 64 for up to 25. As with backends, a service that changes holds two tables for a while. 262144 by default.
 	Tables uint32
 	// SourceRanges counts the source ranges of all services, which are counted among the backends too. 65536 by default.
 	SourceRanges uint32

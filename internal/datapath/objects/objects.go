@@ -191,9 +191,8 @@ func (o *Objects) WithLock(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// LockLinks takes the lock of programs and links, as Lock takes the lock of the rows. If both are needed, take this
-// one first. The kernel attaches or detaches only one program of a device at a time, and waits for a grace period
-// each time.
+// LockLinks takes the lock of programs and links, as Lock takes the lock of the rows. If both are needed, take this one
+// first. The kernel attaches or detaches only one program of a device at a time, and waits a grace period each time.
 func (o *Objects) LockLinks(ctx context.Context) (*lock.Lock, error) {
 	return lock.Take(ctx, o.layout.links, o.CheckPinned)
 }

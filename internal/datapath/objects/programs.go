@@ -48,8 +48,7 @@ func (o *Objects) Program(h Hook) (*ebpf.Program, error) {
 	return p, nil
 }
 
-// Renew does for open maps what Create does after opening them. After an error call Create: the maps may no longer be
-// pinned.
+// Renew does for open maps what Create does after that. After an error call Create: maps may no longer be pinned.
 func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
 	if err := o.CheckPinned(); err != nil {
 		return err
@@ -174,8 +173,7 @@ func (o *Objects) loadSocketPrograms() error {
 	return o.load(spec, socketHooks(), all, lacks)
 }
 
-// load loads programs of an object, which uses the pinned maps by their names, and pins them. lacks is the error where
-// the kernel cannot.
+// load loads programs of an object, which uses pinned maps by name, and pins them. lacks is for a kernel that can't.
 func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[string]*ebpf.Map,
 	lacks UnsupportedError) error {
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {

@@ -77,8 +77,7 @@ const (
 	// metrics.h, policy.h and socklb_maps.h.
 	LayoutVersion = 10
 
-	// CountedServices is the number of services that programs can count packets for: COUNTED_SERVICES of
-	// bpf/mustang/maps.h.
+	// CountedServices is the number of services whose packets programs count: COUNTED_SERVICES of bpf/mustang/maps.h.
 	CountedServices = 16384
 
 	FirstBackends        = len(Service{}.FirstAddr)

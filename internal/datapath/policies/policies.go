@@ -134,8 +134,7 @@ func (p Policies) complete(docs documents) error {
 	return err
 }
 
-// completed completes the unfinished work of a killed process, as far as the maps are not full: the change that
-// follows may free rows.
+// completed completes the unfinished work of a killed process, unless maps are full: the next change may free rows.
 func (p Policies) completed(docs documents) (documents, error) {
 	if !docs.pending {
 		return docs, nil
@@ -180,8 +179,7 @@ func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (r Res
 	return r, err
 }
 
-// Delete deletes the policies of an owner for which a function is true, however much work the others are. Pods, nodes
-// and namespaces stay.
+// Delete deletes the policies of an owner for which a function is true, whatever the others cost. Other objects stay.
 func (p Policies) Delete(ctx context.Context, owner service.Owner, is func(policy.Policy) bool) (r Result, err error) {
 	err = p.locked(ctx, func(docs documents) (err error) {
 		if docs, err = p.completed(docs); err == nil {

@@ -92,8 +92,7 @@ const shareOfJoining = 8
 // nodes come on top. While a change is written, its rows and the previous ones are there: maps are twice as large.
 const mostVerdicts, mostRows = 1 << 18, 1 << 16
 
-// require returns a *FullError if the rows of a map exceed its size. extra are rows that are not deleted yet, or that
-// no policy makes.
+// require returns a *FullError if the rows of a map exceed its size. extra are rows to delete, or without a policy.
 func (p Policies) require(r policy.Rows, extra [4]int, room func(size, most int) int) error {
 	t := p.tables()
 	return cmp.Or(

@@ -33,8 +33,7 @@ type Set struct {
 	// Audit counts denied packets and lets them pass. While policies of another owner are enforced, these do not affect
 	// verdicts.
 	Audit bool `json:",omitempty"`
-	// Quota is the number of parts into which a map is divided: the NetworkPolicies of a namespace may fill one part. 0
-	// or 1: unlimited.
+	// Quota is the number of parts of a map: the NetworkPolicies of a namespace may fill one. 0 or 1: unlimited.
 	Quota int `json:"-"`
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package labfile reads files that describe a lab: hosts with pods, wires between hosts, services. It gives each place
-// its addresses and each host its routes, and changes nothing. docs/labs.md has the form of the file and the plan of
-// addresses.
+// its addresses and each host its routes, and changes nothing. docs/labs.md has the form and the plan of addresses.
 package labfile
 
 import (
@@ -198,8 +197,7 @@ type Trial struct {
 	Port    uint16
 }
 
-// Trial returns how to try the first service from a pod other than its first backend; ok is false if that is
-// impossible.
+// Trial returns how to try the first service from a pod other than its first backend; not ok: impossible.
 func (l *Lab) Trial() (t Trial, ok bool) {
 	if len(l.Services) == 0 {
 		return t, false

@@ -12,6 +12,5 @@ func count(n uint64)
 //go:noescape
 func divide(n uint64)
 
-// loops returns two loops, each with a fixed number of instructions. On no processor do all of their instructions
-// take the same time.
+// loops returns two loops, each with a fixed number of instructions. On no processor do all take the same time.
 func loops() []loop { return []loop{{"counting", 2, count}, {"dividing", 5, divide}} }

@@ -239,9 +239,8 @@ func CheckCounting() error {
 func increase(from, to uint64) uint64 { return max(from, to) - from }
 func ticks(from, to uint64) float64   { return float64(increase(from, to)) / userHZ }
 
-// idleLine is the line of /proc/timer_list with the idle time of a CPU in nanoseconds. (/proc/stat and /proc/uptime
-// round to 10 ms.) The kernel updates it when a CPU stops idling, so the sum is exact if the reader's CPU is the only
-// one.
+// idleLine is the line of /proc/timer_list with the idle time of a CPU in nanoseconds. (/proc/stat rounds to 10 ms.)
+// The kernel updates it when a CPU stops idling, so the sum is exact if there is only the reader's CPU.
 var idleLine = []byte("  .idle_sleeptime : ")
 
 // busyClock measures how long the machine's CPUs are not idle.

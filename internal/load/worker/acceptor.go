@@ -26,8 +26,7 @@ const (
 )
 
 // acceptor accepts the connections of one listener on a thread. It serves tcp_crr connections itself, without the Go
-// scheduler, and hands out the others with the bytes that have been read. At rest the thread waits outside the Go
-// scheduler too.
+// scheduler, and hands out the others with the bytes read. At rest the thread waits outside the Go scheduler too.
 type acceptor struct {
 	session *session // the listener; also for calls on all sockets
 	hand    func(fd int, begin []byte)

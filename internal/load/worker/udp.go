@@ -91,8 +91,7 @@ func (s *session) hello() (report load.Served, err error) {
 	return report, err
 }
 
-// ask sends a datagram repeatedly until the server answers with one of the given kind and the same number, of n
-// bytes in buf.
+// ask sends a datagram repeatedly until the server answers with one of a kind and the same number, of n bytes in buf.
 func (s *session) ask(question, buf []byte, kind byte) (n int, err error) {
 	asked, _ := parseDatagram(question)
 	for start := time.Now(); time.Since(start) <= s.spec.StallTime(); {
@@ -150,8 +149,7 @@ func (s *session) receive(b []byte, limit time.Duration) (datagram, int, error) 
 }
 
 // datagramCounts is the server's answer to a kindIdle, after the datagram's beginning: 4 numbers of 8 bytes,
-// big-endian. All except the window count the connection's life so far, in counted datagrams: an answer may be
-// repeated.
+// big-endian. All except the window count the connection's life so far, in datagrams: an answer may be repeated.
 type datagramCounts struct {
 	Received, Count, OutOfOrder uint64
 	Window                      time.Duration // from the first counted arrival in the burst to the last

@@ -131,9 +131,8 @@ func (b burst) over(count uint64, elapsed time.Duration) bool {
 // newHistogram returns a histogram of latencies: 1 ns to 60 s, 3 significant digits.
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(time.Minute), 3) }
 
-// transact does one transaction after the other until the burst is over and one was completed. The end of a
-// transaction is the start of the next one: the latencies add up to the window. A lost transaction takes its time
-// without a latency.
+// transact does one transaction after the other until the burst is over and one was completed. The end of a transaction
+// is the start of the next one: latencies add up to the window. A lost transaction takes its time without a latency.
 func transact(
 	b burst, latencies *hdrhistogram.Histogram, exchange func() (completed bool, err error),
 ) (r load.SliceResult, err error) {

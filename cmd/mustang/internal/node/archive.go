@@ -131,8 +131,7 @@ var blocks = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:--
 
 const secretValue = `(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`
 
-// patterns match secrets in a line; $1 stays. Logs are long, so only lines with one of the words, in lower case, are
-// searched.
+// patterns match secrets in a line; $1 stays. Logs are long: only lines with one of the words, lower case, count.
 var patterns = []struct {
 	words []string
 	*regexp.Regexp

@@ -69,8 +69,7 @@ Labs are not touched. ` + other + ` does the same.`,
 	return cmd
 }
 
-// contents describes what unload deletes, and counts the services of the node's agent. It fails if root cannot hold
-// maps.
+// contents describes what unload deletes, and counts services of the node's agent. It fails if root is unfit for maps.
 func (c commands) contents(ctx context.Context) (text string, ofAgent int, err error) {
 	text = "nothing was loaded"
 	err = c.Existing(nil, func(d *datapath.Datapath) error {
