@@ -89,8 +89,7 @@ func listed(of []suites.Suite, rows []result.Row) (list []rowJSON) {
 func byID(list []rowJSON) (out []rowJSON) {
 	for _, r := range list {
 		r.Workload = suites.Workload{Name: r.Workload, Flows: r.Flows, Setup: r.Setup}.String()
-		at := slices.IndexFunc(out, func(o rowJSON) bool { return o.Suite == r.Suite && o.ID == r.ID })
-		if at < 0 {
+		if at := slices.IndexFunc(out, func(o rowJSON) bool { return o.Suite == r.Suite && o.ID == r.ID }); at < 0 {
 			out = append(out, r)
 		} else {
 			out[at].Workload += "," + r.Workload

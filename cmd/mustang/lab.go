@@ -139,8 +139,7 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 		"let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
 	flags.BoolVar(&o.Sockmap, "sockmap", false,
 		"pass the data of TCP sockets past devices and policies, for comparison (--datapath kernel --via none)")
-	flags.StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods of two hosts: "+
-		strings.Join(overlays, ", "))
+	flags.StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods of two hosts: "+strings.Join(overlays, ", "))
 	flags.BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
 	flags.Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
 		"rate of the wire between two hosts, such as 10gbit (default: no limit)")

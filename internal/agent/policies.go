@@ -99,8 +99,7 @@ func (p *policySet) put(at object, f fragment) {
 
 // matters reports whether the tables depend on an object. Without policies, they do not depend on pods elsewhere.
 func (p *policySet) matters(at object, f fragment) bool {
-	return at.resource != kube.Pods.Resource ||
-		len(f.Pods) > 0 && (f.here || p.count > 0 || len(p.others) > 0)
+	return at.resource != kube.Pods.Resource || len(f.Pods) > 0 && (f.here || p.count > 0 || len(p.others) > 0)
 }
 
 func (p *policySet) read(e kube.Event) (f fragment, err error) {

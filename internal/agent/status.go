@@ -160,8 +160,7 @@ func (a *Agent) serviceObjects(have tables) (objects []status.Object) {
 	of := a.services
 	for _, n := range of.cluster.Names() {
 		r := of.record(n)
-		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: r.notServed,
-			Notes: r.notes}
+		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: r.notServed, Notes: r.notes}
 		if !a.synced || of.all || of.dirty[n] || of.underway[n] {
 			o.State = status.Waiting
 		}

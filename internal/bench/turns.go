@@ -57,8 +57,7 @@ func (e *epoch) blocks(round int) [][]int {
 		}
 	}
 	return groupBy(taking, func(i int) string {
-		row := e.connections[i].row
-		if row.spec.suite.Report.Layout == result.LayoutMatrix {
+		if row := e.connections[i].row; row.spec.suite.Report.Layout == result.LayoutMatrix {
 			return row.row.Link
 		}
 		return ""

@@ -212,8 +212,7 @@ func (o Options) rowSpecs() []rowSpec {
 // matches reports whether a pattern matches one of the names, or their beginning up to a slash or a space.
 func matches(pattern string, names ...string) (bool, error) {
 	for _, name := range names {
-		ok, err := path.Match(pattern, name)
-		if err != nil || ok {
+		if ok, err := path.Match(pattern, name); err != nil || ok {
 			return ok, err
 		}
 		if rest, found := strings.CutPrefix(name, pattern); found && rest != "" && (rest[0] == '/' || rest[0] == ' ') {

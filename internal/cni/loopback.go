@@ -28,8 +28,7 @@ func (p *Plugin) AddLoopback(r Request) (*types100.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	head := netconf.ParseHead(r.Config)
-	if head.PrevResult != nil {
+	if head := netconf.ParseHead(r.Config); head.PrevResult != nil {
 		return netconf.Config{CNIVersion: head.CNIVersion, PrevResult: head.PrevResult}.PreviousResult()
 	}
 	result := &types100.Result{

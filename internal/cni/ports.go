@@ -201,8 +201,7 @@ func portServices(p netconf.Port, host, pod []netip.Addr) (out []service.Service
 		host = []netip.Addr{p.HostIP}
 	}
 	for _, addr := range host {
-		i := slices.IndexFunc(pod, func(backend netip.Addr) bool { return backend.Is4() == addr.Is4() })
-		if i >= 0 {
+		if i := slices.IndexFunc(pod, func(backend netip.Addr) bool { return backend.Is4() == addr.Is4() }); i >= 0 {
 			out = append(out, service.Service{
 				Frontend: netip.AddrPortFrom(addr, p.HostPort), Protocol: p.Protocol,
 				Backends: service.Backends(netip.AddrPortFrom(pod[i], p.ContainerPort)),

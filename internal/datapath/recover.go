@@ -36,8 +36,7 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	remains, err := linkRemains(ctx, d.objects)
-	if err != nil || len(remains) == 0 {
+	if remains, err := linkRemains(ctx, d.objects); err != nil || len(remains) == 0 {
 		return err
 	}
 	return d.objects.WithLinks(ctx, func() error { return sweepRemains(ctx, d.objects) })

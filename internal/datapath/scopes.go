@@ -127,8 +127,7 @@ func (s Sockets) Sweep(ctx context.Context, owner service.Owner, keep func(cooki
 	matches := func(scope SocketScope) bool {
 		return scope.Owner == owner && scope.Kind == PodScope && !keep(scope.Cookie)
 	}
-	all, err := s.List(ctx)
-	if err != nil || !slices.ContainsFunc(all, matches) {
+	if all, err := s.List(ctx); err != nil || !slices.ContainsFunc(all, matches) {
 		return err // which spares the look at all processes
 	}
 	return withNamespaces(func(by map[uint64]*netns.Namespace) error {

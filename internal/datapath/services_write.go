@@ -220,8 +220,7 @@ func (w *writer) count(c *change) {
 		n := rows.Count(s)
 		w.used = w.used.Plus(n, 1)
 		w.result.RowsWritten += 1 + n.Backends + n.Blocks + n.SourceRanges
-		i := slices.IndexFunc(c.found, func(f service.Service) bool { return f.ID == s.ID })
-		if i < 0 {
+		if i := slices.IndexFunc(c.found, func(f service.Service) bool { return f.ID == s.ID }); i < 0 {
 			w.result.Added++
 		} else {
 			w.result.Updated++

@@ -140,8 +140,7 @@ func (b boot) run(ctx context.Context, o vm.Options) (_ int, err error) {
 // awaitTAP opens the guest's TAP device, which the previous guest may be about to release.
 func awaitTAP(ctx context.Context, name string) (*os.File, error) {
 	for deadline := time.Now().Add(tapTimeout); ; {
-		tap, err := vm.OpenTAP(name)
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+		if tap, err := vm.OpenTAP(name); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return tap, err
 		}
 		select {
@@ -154,8 +153,7 @@ func awaitTAP(ctx context.Context, name string) (*os.File, error) {
 
 // addGuest adds a pod that is a virtual machine: its port on the host. The guest boots with [Lab.Start].
 func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error {
-	_, err := mode.Create(network, podlink.Pod{HostIfName: p.hostIfName, Addresses: p.addresses})
-	if err != nil {
+	if _, err := mode.Create(network, podlink.Pod{HostIfName: p.hostIfName, Addresses: p.addresses}); err != nil {
 		return err
 	}
 	mac := sha256.Sum256(p.addresses[0].AsSlice()) // the same in every lab

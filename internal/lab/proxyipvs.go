@@ -88,8 +88,7 @@ func (s proxySync) bindServices(handle *ipvs.Handle) (first bool, err error) {
 		if err := s.ipvsService(handle, p); err != nil {
 			return false, fmt.Errorf("%s: %w", p.frontend, err)
 		}
-		addr := p.frontend.Addr()
-		if !has[addr] {
+		if addr := p.frontend.Addr(); !has[addr] {
 			if err := netlink.AddrAdd(device, &netlink.Addr{IPNet: netlink.NewIPNet(addr.AsSlice())}); err != nil {
 				return false, fmt.Errorf("add %s to %s: %w", addr, ipvsDevice, err)
 			}

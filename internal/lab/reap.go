@@ -57,8 +57,7 @@ func (s Store) reapOne(name string) error {
 	}
 	defer file.Close()
 	locked, err := file.Stat()
-	named, statErr := os.Stat(s.statePath(name))
-	if err != nil || statErr != nil || !os.SameFile(locked, named) {
+	if named, statErr := os.Stat(s.statePath(name)); err != nil || statErr != nil || !os.SameFile(locked, named) {
 		return nil // replaced before this process had the lock
 	}
 	if info, err := readState(s.statePath(name)); err == nil && info.Standing {

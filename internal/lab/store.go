@@ -197,8 +197,7 @@ func missing(name string) error { return &NameError{"lab " + name + " does not e
 
 // Enter opens the namespace of a place in a recorded lab. The caller closes it.
 func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
-	places := s.Places(info)
-	if !slices.Contains(places, place) {
+	if places := s.Places(info); !slices.Contains(places, place) {
 		return nil, fmt.Errorf("lab %s: no place %q (places: %s)%s", info.Name, place, strings.Join(places, ", "),
 			suggest.Text(place, places))
 	}

@@ -135,8 +135,7 @@ func same(conn *nftables.Conn, chains []chain, sets []set) bool {
 		}
 	}
 	for _, s := range sets {
-		have, err := conn.GetSetElements(s.Set)
-		if err != nil || describe(have) != describe(s.elements) {
+		if have, err := conn.GetSetElements(s.Set); err != nil || describe(have) != describe(s.elements) {
 			return false
 		}
 	}

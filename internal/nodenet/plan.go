@@ -150,8 +150,7 @@ func underlay(self Node, others []Node) netip.Addr {
 	all := append(slices.Clone(others), self)
 	lack := func(family netip.Addr) bool {
 		return slices.ContainsFunc(all, func(n Node) bool {
-			return len(n.Addresses) > 0 &&
-				!ofFamily(n.Addresses, family).IsValid()
+			return len(n.Addresses) > 0 && !ofFamily(n.Addresses, family).IsValid()
 		})
 	}
 	family := netip.IPv4Unspecified()

@@ -105,8 +105,7 @@ func (h host) addDevice(want plan, port uint16) (device, error) {
 	err := h.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, VxlanId: networkID, SrcAddr: want.local.AsSlice(), Port: int(port),
 		UDP6ZeroCSumRx: want.local.Is6()})
 	if errors.Is(err, unix.EEXIST) {
-		err = fmt.Errorf("one of that name, or with VXLAN id %d on port %d, exists and is not the agent's",
-			networkID, port)
+		err = fmt.Errorf("one of that name, or with VXLAN id %d on port %d, exists and is not the agent's", networkID, port)
 	}
 	if err != nil {
 		return device{}, fmt.Errorf("add VXLAN device %q: %w", DeviceName, err)

@@ -242,8 +242,7 @@ func (h nsHandle) addMissingRoutes(link netlink.Link, routes []Route) error {
 func (h nsHandle) removeRoutes(link netlink.Link, routes []Route) error {
 	var errs []error
 	for _, r := range routes {
-		err := h.RouteDel(r.netlink(link.Attrs().Index))
-		if !errors.Is(err, unix.ESRCH) {
+		if err := h.RouteDel(r.netlink(link.Attrs().Index)); !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, h.failed(err, link.Attrs().Name, "remove "+r.text()+" through %s"))
 		}
 	}

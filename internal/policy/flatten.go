@@ -52,8 +52,7 @@ func (f *flattener) paint(protocol service.Protocol) []segment {
 		var passed []span
 		for ; n < len(f.clauses) && f.clauses[n].tier == t; n++ {
 			q := f.clauses[n]
-			taken := take(&open, q.spans(protocol))
-			if q.Action == Pass {
+			if taken := take(&open, q.spans(protocol)); q.Action == Pass {
 				passed = append(passed, taken...)
 			} else {
 				decide(taken, PortVerdict{Allow: q.Action == Accept, Rule: q.number})

@@ -115,8 +115,7 @@ func filtersOf(handle *netlink.Handle, link netlink.Link, parent uint32) ([]netl
 
 func removeIdle(handle *netlink.Handle, link netlink.Link) error {
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		filters, err := filtersOf(handle, link, parent)
-		if err != nil || len(filters) > 0 {
+		if filters, err := filtersOf(handle, link, parent); err != nil || len(filters) > 0 {
 			return err
 		}
 	}

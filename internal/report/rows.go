@@ -180,8 +180,7 @@ func (t *workload) paths() *Table {
 	out := &Table{Title: t.name, Columns: []Column{left(0, "way"), left(0, "devices"),
 		left(0, "netfilter hooks with rules"), right(0, "softirqs", "per "+shortUnit(t.cpuUnit))}}
 	for _, e := range measured {
-		out.add(t.line(e), e.name, lines(e.busyDevices()), lines(e.Evidence.Hooks),
-			positive(e.Evidence.SoftirqsPerUnit))
+		out.add(t.line(e), e.name, lines(e.busyDevices()), lines(e.Evidence.Hooks), positive(e.Evidence.SoftirqsPerUnit))
 	}
 	return out.trimmed()
 }

@@ -149,8 +149,7 @@ func (c Conn) WriteTables(w io.Writer) error {
 		}
 	}
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
-		neighbours, err := dump(c, "neighbours", func(h *netlink.Handle) ([]netlink.Neigh,
-			error) {
+		neighbours, err := dump(c, "neighbours", func(h *netlink.Handle) ([]netlink.Neigh, error) {
 			return h.NeighList(0, family)
 		})
 		errs = append(errs, err)

@@ -40,8 +40,7 @@ func DeleteInChild(ns *netns.Namespace, index int) error {
 		close(exited)
 	}()
 	for pause := firstPoll; ; pause = min(pause*3/2, lastPoll) {
-		_, err := handle.LinkByIndex(index)
-		if errors.As(err, &netlink.LinkNotFoundError{}) {
+		if _, err := handle.LinkByIndex(index); errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil
 		}
 		select {

@@ -145,9 +145,7 @@ var changesByItself = regexp.MustCompile(`(?m)(valid_lft|preferred_lft|expires|a
 	`topology_change_timer|gc_timer|users|\bcache) +\S+|\[\d+:\d+\]|^#.*$`)
 
 // volatileSysctls are read-only state, not settings.
-var volatileSysctls = map[string]bool{
-	"net/netfilter/nf_conntrack_count": true,
-}
+var volatileSysctls = map[string]bool{"net/netfilter/nf_conntrack_count": true}
 
 // RootSnapshot describes the network namespace of the test process: devices, addresses,
 // routes, rules, firewall and sysctls. Two snapshots are equal if nothing has changed.

@@ -314,8 +314,7 @@ func WatchPackets(t testing.TB, ns *netns.Namespace, index int, inspect func(pac
 				continue // nothing came in time
 			}
 			largest.Store(max(largest.Load(), int64(n)))
-			link, ok := from.(*unix.SockaddrLinklayer)
-			if inspect != nil && ok && link.Pkttype != unix.PACKET_OUTGOING {
+			if link, ok := from.(*unix.SockaddrLinklayer); inspect != nil && ok && link.Pkttype != unix.PACKET_OUTGOING {
 				inspect(packet[:min(n, len(packet))])
 			}
 		}

@@ -146,8 +146,7 @@ func (c *Cluster) look(all []corev1.Pod) (waiting string, err error) {
 func (c *Cluster) addresses(p *pod, all []corev1.PodIP) error {
 	p.addresses = nil
 	for _, ip := range all {
-		addr, err := netip.ParseAddr(ip.IP)
-		if err == nil && addr.Is6() == c.options.IPv6 {
+		if addr, err := netip.ParseAddr(ip.IP); err == nil && addr.Is6() == c.options.IPv6 {
 			p.addresses = append(p.addresses, addr)
 		}
 	}

@@ -266,8 +266,7 @@ func (t *trial) checkEndpoints() error {
 		return fmt.Errorf("the eBPF datapath has the sockets of %d pods, want none", len(known.Sockets))
 	}
 	for _, pod := range t.testbed.pods[:t.Pods] {
-		cookie, err := pod.ns.Cookie()
-		if err != nil || sockets && !slices.Contains(known.Sockets, cookie) {
+		if cookie, err := pod.ns.Cookie(); err != nil || sockets && !slices.Contains(known.Sockets, cookie) {
 			return cmp.Or(err, fmt.Errorf("the eBPF datapath lacks the sockets of %s", pod.name))
 		}
 	}

@@ -49,9 +49,7 @@ func Describe() (Description, error) {
 		return Description{}, fmt.Errorf("read the kernel's release: %w", err)
 	}
 	f := facts{root: os.DirFS("/")}
-	d := Description{
-		Machine: f.machine(), Kernel: unix.ByteSliceToString(uts.Release[:]), Versions: versions(),
-	}
+	d := Description{Machine: f.machine(), Kernel: unix.ByteSliceToString(uts.Release[:]), Versions: versions()}
 	d.Machine.Arch = unix.ByteSliceToString(uts.Machine[:])
 	d.Settings = f.settings(d.Kernel)
 	return d, nil
@@ -115,9 +113,7 @@ func (f facts) virtualisation() string {
 	flags := strings.Fields(f.field("proc/cpuinfo", "flags"))
 	vendor := f.text("sys/class/dmi/id/sys_vendor")
 	clocks := f.text("sys/devices/system/clocksource/clocksource0/available_clocksource")
-	for _, known := range []struct{ clock, name string }{
-		{"kvm-clock", "KVM"}, {"hyperv", "Hyper-V"}, {"xen", "Xen"},
-	} {
+	for _, known := range []struct{ clock, name string }{{"kvm-clock", "KVM"}, {"hyperv", "Hyper-V"}, {"xen", "Xen"}} {
 		if strings.Contains(clocks, known.clock) && vendor != "" {
 			return known.name + " (" + vendor + ")"
 		}
@@ -166,8 +162,7 @@ func (f facts) text(path string) string {
 // field returns the value of the first line "name : value" of a file.
 func (f facts) field(path, name string) string {
 	for line := range strings.Lines(f.text(path)) {
-		key, value, ok := strings.Cut(line, ":")
-		if ok && strings.TrimSpace(key) == name {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
 			return strings.TrimSpace(value)
 		}
 	}

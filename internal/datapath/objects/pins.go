@@ -182,8 +182,7 @@ func (o *Objects) MakeFilesDir() (string, error) {
 		if errID != nil {
 			continue
 		}
-		m, errMap := ebpf.NewMapFromID(ebpf.MapID(id))
-		if errors.Is(errMap, os.ErrNotExist) {
+		if m, errMap := ebpf.NewMapFromID(ebpf.MapID(id)); errors.Is(errMap, os.ErrNotExist) {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(filesRoot, entry.Name())))
 		} else if errMap == nil {
 			_ = m.Close()

@@ -276,8 +276,7 @@ func (p Policies) finish(docs documents, u update) error {
 	}
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
-		id, ok := endpointOf(entry.Name())
-		if ok && !endpoints[id] || strings.HasSuffix(entry.Name(), newSuffix) {
+		if id, ok := endpointOf(entry.Name()); ok && !endpoints[id] || strings.HasSuffix(entry.Name(), newSuffix) {
 			err = errors.Join(err, os.Remove(filepath.Join(dir, entry.Name())))
 		}
 	}

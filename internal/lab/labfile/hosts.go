@@ -29,8 +29,7 @@ var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
 
 // implementations are the implementations of services, by datapath. The first is the default of a host.
 var implementations = map[string][]string{
-	Kernel: {"", "iptables", "nftables", "ipvs"},
-	EBPF:   {"ebpf-tc"},
+	Kernel: {"", "iptables", "nftables", "ipvs"}, EBPF: {"ebpf-tc"},
 }
 
 func (r *reader) checkName(field jsontext.Pointer, name string) {

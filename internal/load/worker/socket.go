@@ -60,9 +60,7 @@ func setTimeouts(fd int, after time.Duration) error {
 // setBuffers sets the size of a socket's buffer in either direction in bytes. Without CAP_NET_ADMIN, as in a pod, the
 // buffers get at most the kernel's limits (net.core.rmem_max, wmem_max).
 func setBuffers(fd, size int) error {
-	for _, option := range [][2]int{
-		{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF},
-	} {
+	for _, option := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, option[0], size)
 		if errors.Is(err, unix.EPERM) {
 			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option[1], size)

@@ -138,8 +138,7 @@ func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 		o.Spec = nil
 	}
 	p := policy.Policy{Namespace: namespace, Name: name}
-	ingress, egress := o.Spec.has("ingress"), o.Spec.has("egress")
-	if namespace != "" {
+	if ingress, egress := o.Spec.has("ingress"), o.Spec.has("egress"); namespace != "" {
 		o.Spec.closeNamespaced(&p)
 	} else {
 		var of subject

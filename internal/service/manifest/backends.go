@@ -99,8 +99,7 @@ func (o offers) backends(k *kubeService, p servicePort) (out []backend) {
 		for _, e := range offer.Endpoints {
 			at := netip.AddrPortFrom(e.addr, offer.port)
 			b := backend{service.Backend{Addr: at, State: k.stateOf(e), Local: e.local}, e.hints}
-			n, ok := places[at]
-			if !ok {
+			if n, ok := places[at]; !ok {
 				places[at] = len(out)
 				out = append(out, b)
 			} else if b.State < out[n].State {

@@ -56,8 +56,7 @@ Labs are not touched. ` + other + ` does the same.`,
 			if ofAgent > 0 && !force {
 				return fmt.Errorf("%s of this node's agent: to remove Mustang from the node, end the agent and run mustang "+
 					"agent cleanup --all; --force deletes the services, "+
-					"and pods lack services and policies until you recreate the pods", count(ofAgent, "service is",
-					"services are"))
+					"and pods lack services and policies until you recreate the pods", count(ofAgent, "service is", "services are"))
 			}
 			if err := datapath.Remove(ctx, c.BPFRoot); err != nil {
 				return err

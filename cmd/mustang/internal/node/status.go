@@ -231,8 +231,7 @@ func (r *statusReport) checkEndpoints(all []datapath.Endpoint) {
 			addresses = append(addresses, all[0].IP.String())
 		}
 		links := r.linksOf(func(l objects.PinnedLink) bool { return l.ID == uint64(id) && slices.Contains(hooks, l.Hook) })
-		what := fmt.Sprintf("endpoint %d (%s)", id, strings.Join(addresses, ", "))
-		if len(links) == 0 {
+		if what := fmt.Sprintf("endpoint %d (%s)", id, strings.Join(addresses, ", ")); len(links) == 0 {
 			r.find("mustang ep add", "%s lacks programs", what)
 		} else if r.checkLinks(links, what, "mustang ep add") {
 			r.find(fmt.Sprintf("mustang ep rm %d", id), "%s: its device is gone", what)

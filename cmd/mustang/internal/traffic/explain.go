@@ -289,8 +289,7 @@ func (k known) flows(source, destination string) (found []policy.Flow, err error
 		return nil, err
 	}
 	for _, like := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
-		i, j := slices.IndexFunc(from, like), slices.IndexFunc(to, like)
-		if i >= 0 && j >= 0 {
+		if i, j := slices.IndexFunc(from, like), slices.IndexFunc(to, like); i >= 0 && j >= 0 {
 			found = append(found, policy.Flow{Source: from[i], Destination: to[j]})
 		}
 	}
