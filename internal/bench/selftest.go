@@ -34,7 +34,7 @@ const (
 	tooManySingle = 2
 	tooWide       = 0.1 // the half-width from which an interval shows nothing
 	tooWideToTell = ": too wide to tell anything; repeat on a quiet machine"
-	// shortestDelay is the smallest difference that must be found, as a share of a transaction: as 35 ns are less on some.
+	// shortestDelay is the smallest difference that must be found, as a share of a transaction: machines differ in speed.
 	shortestDelay = 0.005
 	rateTolerance = 0.02 // how far a figure may miss a wire's rate, as a share
 	// payloadShare is the share of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time stamps.

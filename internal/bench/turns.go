@@ -305,10 +305,8 @@ func groupBy[T any, K comparable](all []T, key func(T) K) [][]T {
 }
 
 func describeGroup(rows []*measuredRow) string {
-	var ids []string
-	for _, same := range groupBy(rows, func(row *measuredRow) string { return row.row.ID }) {
-		ids = append(ids, same[0].row.ID)
-	}
+	byID := groupBy(rows, func(row *measuredRow) string { return row.row.ID })
+	ids := convert(byID, func(same []*measuredRow) string { return same[0].row.ID })
 	if len(ids) <= 3 {
 		return strings.Join(ids, ", ")
 	}

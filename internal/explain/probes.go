@@ -274,13 +274,7 @@ func (r *run) addPrograms(t *tracer) error {
 }
 
 func inside(ns *netns.Namespace, attach attacher) attacher {
-	return func() (attached link.Link, err error) {
-		err = ns.Do(func() error {
-			attached, err = attach()
-			return err
-		})
-		return attached, err
-	}
+	return func() (link.Link, error) { return netns.Get(ns, attach) }
 }
 
 func (a attachment) attach(p *ebpf.Program, anchor link.Anchor) (link.Link, error) {

@@ -288,11 +288,8 @@ func (l *Lab) await(ctx context.Context, from, to string, addrs []netip.Addr) er
 // awaitPath waits until an address is reachable from a namespace, so that no first packet of a measurement is lost. It
 // sends datagrams to a port where nothing listens until ICMP reports that, for at most 20 s.
 func awaitPath(ctx context.Context, from *netns.Namespace, to netip.Addr) error {
-	var conn net.Conn
-	err := from.Do(func() (err error) {
-		conn, err = net.Dial("udp", netip.AddrPortFrom(to, closedPort).String())
-		return err
-	})
+	at := netip.AddrPortFrom(to, closedPort).String()
+	conn, err := netns.Get(from, func() (net.Conn, error) { return net.Dial("udp", at) })
 	if err != nil {
 		return err
 	}

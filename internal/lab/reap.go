@@ -79,7 +79,7 @@ func (s Store) Down(name string) error {
 		err = errors.New("a running process owns it")
 	case err == nil:
 		defer file.Close()
-		// If this process is killed, the next Reap removes the rest. An error here, such as a full disk, keeps no lab.
+		// If this process is killed, the next Reap removes the rest. An error here, such as a full disk, does not keep it.
 		if going, err := s.change(name, func(i *Info) { i.Standing = false }); err == nil {
 			defer going.Close()
 		}

@@ -119,19 +119,12 @@ func (c *Snapshot) Info(n *netns.Namespace) (NamespaceInfo, error) {
 
 // Namespaces returns all namespaces of the snapshot, which Close closes.
 func (c *Snapshot) Namespaces() []*netns.Namespace {
-	all := make([]*netns.Namespace, 0, len(c.entries))
-	for _, p := range c.entries {
-		all = append(all, p.ns)
-	}
-	return all
+	return convert(c.entries, func(p *entry) *netns.Namespace { return p.ns })
 }
 
 // Close closes the namespaces.
 func (c *Snapshot) Close() error {
-	var errs []error
-	for _, p := range c.entries {
-		errs = append(errs, p.ns.Close())
-	}
+	errs := convert(c.entries, func(p *entry) error { return p.ns.Close() })
 	c.entries = nil
 	return errors.Join(errs...)
 }

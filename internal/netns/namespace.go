@@ -155,6 +155,15 @@ const threadPath = "/proc/thread-self/ns/net"
 // that, Do panics and the thread ends, so that nothing else runs inside n. Calls nest.
 func (n *Namespace) Do(fn func() error) error { return onThread(n.enter, restore, fn) }
 
+// Get returns what fn returns inside n, as [Namespace.Do] runs it.
+func Get[T any](n *Namespace, fn func() (T, error)) (value T, err error) {
+	err = n.Do(func() (err error) {
+		value, err = fn()
+		return err
+	})
+	return value, err
+}
+
 func (n *Namespace) enter() error {
 	if err := unix.Setns(n.FD(), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter network namespace %q: %w", n.Name(), err)

@@ -33,13 +33,10 @@ func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (reply Tuple, ok bool, 
 	if orig.Src.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	var flows []*netlink.ConntrackFlow
-	err = n.Do(func() (err error) {
-		flows, err = rtnl.Dump(func() ([]*netlink.ConntrackFlow, error) {
-			return netlink.ConntrackTableList(netlink.ConntrackTable, family)
-		})
-		return err
-	})
+	table := func() ([]*netlink.ConntrackFlow, error) {
+		return netlink.ConntrackTableList(netlink.ConntrackTable, family)
+	}
+	flows, err := netns.Get(n, func() ([]*netlink.ConntrackFlow, error) { return rtnl.Dump(table) })
 	if err != nil && !noConntrack(err) {
 		return Tuple{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
 	}
@@ -92,12 +89,10 @@ func Receivers(n *netns.Namespace, proto uint8, port uint16) (all []Receiver, er
 		query[0], query[1] = family, proto
 		binary.NativeEndian.PutUint32(query[4:], 1<<state)
 		binary.BigEndian.PutUint16(query[8:], port)
-		var sockets [][]byte
-		err := n.Do(func() (err error) {
-			request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-			request.AddRawData(query)
-			sockets, err = request.Execute(unix.NETLINK_SOCK_DIAG, nl.SOCK_DIAG_BY_FAMILY)
-			return err
+		request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		request.AddRawData(query)
+		sockets, err := netns.Get(n, func() ([][]byte, error) {
+			return request.Execute(unix.NETLINK_SOCK_DIAG, nl.SOCK_DIAG_BY_FAMILY)
 		})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("list sockets in %q: %w", n.Name(), err)

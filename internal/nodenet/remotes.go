@@ -41,28 +41,21 @@ func (h host) remotes(want plan, have []ownRoute, port uint16) (ways []Remote, e
 		w := Remote{Range: r.dst, NextHop: r.via, IfIndex: r.device}
 		if tunnel < 0 || r.device != devices[tunnel].Index {
 			w.MTU = h.mtuOf(devices, r.device)
-			ways = appendRemote(ways, w)
-			continue
-		}
-		i := slices.IndexFunc(want.peers, func(p peer) bool { return slices.Contains(p.hops, r.via) })
-		if i < 0 {
-			continue // somebody else's route to the node leads into the tunnel
-		}
-		w.Node, w.Local, w.NodeMAC, w.LocalMAC = want.peers[i].underlay, want.local, want.peers[i].mac, want.mac
-		w.VNI, w.Port = networkID, port
-		if w.NextHop, w.IfIndex, w.MTU = h.hop(devices, w.Local, w.Node); w.MTU > 0 {
+		} else {
+			i := slices.IndexFunc(want.peers, func(p peer) bool { return slices.Contains(p.hops, r.via) })
+			if i < 0 {
+				continue // somebody else's route to the node leads into the tunnel
+			}
+			w.Node, w.Local, w.NodeMAC, w.LocalMAC = want.peers[i].underlay, want.local, want.peers[i].mac, want.mac
+			w.VNI, w.Port = networkID, port
+			w.NextHop, w.IfIndex, w.MTU = h.hop(devices, w.Local, w.Node)
 			w.MTU = min(w.MTU-overhead(w.Local), devices[tunnel].MTU)
 		}
-		ways = appendRemote(ways, w)
+		if w.MTU > 0 {
+			ways = append(ways, w)
+		}
 	}
 	return ways, nil
-}
-
-func appendRemote(ways []Remote, w Remote) []Remote {
-	if w.MTU <= 0 {
-		return ways
-	}
-	return append(ways, w)
 }
 
 // hop returns the next hop between two addresses, the device and the MTU; an MTU of 0: programs cannot go that way.

@@ -197,11 +197,7 @@ func isMissingIPv6(key string, err error) bool {
 // not notice a missing address if the host lets sockets bind to foreign addresses (ip_nonlocal_bind).
 func (n Network) QuickCheck() (intact bool, err error) {
 	// One visit to the namespace does it all: the visit takes longer than the checks.
-	err = n.Host.Do(func() (err error) {
-		intact, err = n.quickCheck()
-		return err
-	})
-	return intact, err
+	return netns.Get(n.Host, n.quickCheck)
 }
 
 func (n Network) quickCheck() (bool, error) {

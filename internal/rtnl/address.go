@@ -98,11 +98,7 @@ func (c Conn) AddOwnAddress(device netlink.Link, address netip.Prefix) (added bo
 	if errors.Is(err, unix.EEXIST) {
 		return false, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("add address %s to device %q in network namespace %q: %w", address, device.Attrs().Name,
-			c.ns.Name(), err)
-	}
-	return true, nil
+	return err == nil, c.failed(err, "add address %s to device %q", address, device.Attrs().Name)
 }
 
 // LastAddress returns the last address of a prefix: in IPv4 the broadcast address.

@@ -26,15 +26,9 @@ const dumpAttempts = 50 // how often an interrupted dump is repeated
 func (c Conn) Handle() (*netlink.Handle, error) { return c.FamilyHandle(unix.NETLINK_ROUTE) }
 
 // FamilyHandle opens a handle of another netlink family, such as NETLINK_NETFILTER.
-func (c Conn) FamilyHandle(family int) (handle *netlink.Handle, err error) {
-	err = c.ns.Do(func() error {
-		handle, err = netlink.NewHandle(family)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket in network namespace %q: %w", c.ns.Name(), err)
-	}
-	return handle, nil
+func (c Conn) FamilyHandle(family int) (*netlink.Handle, error) {
+	handle, err := netns.Get(c.ns, func() (*netlink.Handle, error) { return netlink.NewHandle(family) })
+	return handle, c.failed(err, "open netlink socket")
 }
 
 func (c Conn) with(do func(*netlink.Handle) error) error {
@@ -66,26 +60,25 @@ func (c Conn) onLink(what string, find func(*netlink.Handle) (netlink.Link, erro
 		}
 		return do(handle, link)
 	})
-	if err != nil {
-		return fmt.Errorf("%s in network namespace %q: %w", what, c.ns.Name(), err)
+	return c.failed(err, "%s", what)
+}
+
+// failed returns the error of an act in the namespace, which format describes; nil if there is none.
+func (c Conn) failed(err error, format string, act ...any) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s in network namespace %q: %w", fmt.Sprintf(format, act...), c.ns.Name(), err)
 }
 
 func (c Conn) request(request *vnl.NetlinkRequest, family int, kind uint16) (messages [][]byte, err error) {
-	err = c.ns.Do(func() (err error) {
-		messages, err = request.Execute(family, kind)
-		return err
-	})
-	return messages, err
+	return netns.Get(c.ns, func() ([][]byte, error) { return request.Execute(family, kind) })
 }
 
 func dump[T any](c Conn, what string, list func(*netlink.Handle) ([]T, error)) (all []T, err error) {
 	err = c.with(func(handle *netlink.Handle) error {
-		if all, err = Dump(func() ([]T, error) { return list(handle) }); err != nil {
-			return fmt.Errorf("list %s in network namespace %q: %w", what, c.ns.Name(), err)
-		}
-		return nil
+		all, err = Dump(func() ([]T, error) { return list(handle) })
+		return c.failed(err, "list %s", what)
 	})
 	return all, err
 }
@@ -178,15 +171,8 @@ func (c Conn) Sysctl(key string) (value string, err error) {
 	if err != nil {
 		return "", err
 	}
-	err = c.ns.Do(func() error {
-		data, err := os.ReadFile(file)
-		value = strings.TrimRight(string(data), "\n")
-		return err
-	})
-	if err != nil {
-		return "", fmt.Errorf("read sysctl %s in network namespace %q: %w", key, c.ns.Name(), err)
-	}
-	return value, nil
+	data, err := netns.Get(c.ns, func() ([]byte, error) { return os.ReadFile(file) })
+	return strings.TrimRight(string(data), "\n"), c.failed(err, "read sysctl %s", key)
 }
 
 // sysctlPath returns the file of a sysctl. Only files below /proc/sys/net belong to the namespace of the thread that

@@ -52,11 +52,8 @@ func (c Conn) Devices() ([]Device, error) {
 		}
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list devices in network namespace %q: %w", c.ns.Name(), err)
-	}
 	slices.SortFunc(devices, func(a, b Device) int { return cmp.Compare(a.Index, b.Index) })
-	return devices, nil
+	return devices, c.failed(err, "list devices")
 }
 
 type noDevice struct{}
@@ -180,10 +177,7 @@ func (c Conn) HasDevice(name string) (bool, error) {
 	if errors.Is(err, unix.ENODEV) {
 		return false, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("look for device %q in network namespace %q: %w", name, c.ns.Name(), err)
-	}
-	return true, nil
+	return err == nil, c.failed(err, "look for device %q", name)
 }
 
 // DeleteLink deletes the device of an index, with its peer if it has one. If the device does not exist it returns
@@ -207,10 +201,7 @@ func (c Conn) LinkMessages(attributes ...*vnl.RtAttr) ([][]byte, error) {
 		}
 		return c.request(request, unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list devices in network namespace %q: %w", c.ns.Name(), err)
-	}
-	return messages, nil
+	return messages, c.failed(err, "list devices")
 }
 
 // DevicesOfKind lists the devices of a kind, like "macvlan", without their addresses. The kernel filters them.

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TryDevice creates a device of a kind and deletes it. The error matches errors.ErrUnsupported if the kernel lacks the
-// kind.
+// TryDevice creates a device of a kind and deletes it. The error matches errors.ErrUnsupported without the kind.
 func (c Conn) TryDevice(kind string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "probe-device"
@@ -29,10 +28,7 @@ func (c Conn) TryDevice(kind string) error {
 		}
 		return handle.LinkDel(link)
 	})
-	if err != nil {
-		return fmt.Errorf("create a %s device in network namespace %q: %w", kind, c.ns.Name(), err)
-	}
-	return nil
+	return c.failed(err, "create a %s device", kind)
 }
 
 // TryQdisc adds a queueing discipline of a kind to the loopback device and deletes it. The error matches
@@ -101,8 +97,5 @@ func (c Conn) askNetfilter(part string, question int) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) { // no such part, or no nfnetlink
 		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	if err != nil {
-		return fmt.Errorf("ask for %s in network namespace %q: %w", part, c.ns.Name(), err)
-	}
-	return nil
+	return c.failed(err, "ask for %s", part)
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
 )
 
 // AddDefaultRoutes adds a default route via each next hop over a device that is up. Next hops count as on-link,
@@ -112,10 +114,8 @@ func (c Conn) AddRoute(dst netip.Prefix, via netip.Addr) error {
 		Dst: &net.IPNet{IP: dst.Masked().Addr().AsSlice(), Mask: net.CIDRMask(dst.Bits(), dst.Addr().BitLen())},
 		Gw:  via.AsSlice(),
 	}
-	if err := c.with(func(h *netlink.Handle) error { return h.RouteAdd(route) }); err != nil {
-		return fmt.Errorf("add route to %v via %v in network namespace %q: %w", dst, via, c.ns.Name(), err)
-	}
-	return nil
+	err := c.with(func(h *netlink.Handle) error { return h.RouteAdd(route) })
+	return c.failed(err, "add route to %v via %v", dst, via)
 }
 
 // WriteTables writes the devices, the addresses, the routes of all tables, the rules and the neighbours of the
@@ -164,11 +164,9 @@ func (c Conn) WriteTables(w io.Writer) error {
 // Watch notifies of changes of devices, addresses and routes of the namespace until the context ends: the channel, of
 // capacity one, has a value after them. The kernel does not report IPv4 routes that vanish with a device or an address.
 func (c Conn) Watch(ctx context.Context) (<-chan struct{}, error) {
-	var socket *vnl.NetlinkSocket
-	err := c.ns.Do(func() (err error) {
-		socket, err = vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	socket, err := netns.Get(c.ns, func() (*vnl.NetlinkSocket, error) {
+		return vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 			unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
-		return err
 	})
 	if err == nil {
 		err = socket.SetReceiveTimeout(&unix.Timeval{Usec: 200_000}) // closing it would not wake a reader
@@ -214,8 +212,7 @@ func (c Conn) SetCongestion(name string) error {
 			route.Congctl = name
 			route.Flags &^= unix.RTNH_F_DEAD | unix.RTNH_F_LINKDOWN // which the kernel reports, but does not accept
 			if err := c.with(func(h *netlink.Handle) error { return h.RouteChange(&route) }); err != nil {
-				return fmt.Errorf("set congestion control %s of route %v in network namespace %q: %w", name, route,
-					c.ns.Name(), err)
+				return c.failed(err, "set congestion control %s of route %v", name, route)
 			}
 		}
 	}

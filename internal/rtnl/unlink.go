@@ -63,9 +63,8 @@ func deleteInChild(ns *netns.Namespace, index int) (c child, err error) {
 	message.Index = int32(index)
 	request.AddData(message)
 	c.request = request.Serialize()
-	err = ns.Do(func() (err error) {
-		c.socket, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-		return err
+	c.socket, err = netns.Get(ns, func() (int, error) {
+		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	})
 	if err != nil {
 		return child{}, fmt.Errorf("open netlink socket in network namespace %q: %w", ns.Name(), err)

@@ -36,8 +36,7 @@ const namespacePrefix = "mst-test-"
 // delete another test's namespace.
 var namespaces atomic.Int64
 
-// Namespace creates a network namespace named mst-test-PID-N-HINT with its loopback
-// device up. It is deleted when the test ends.
+// Namespace creates a namespace named mst-test-PID-N-HINT with its loopback device up. The test's end deletes it.
 func Namespace(t testing.TB, hint string) *netns.Namespace {
 	t.Helper()
 	RequireRoot(t)
@@ -139,8 +138,7 @@ var snapshotCommands = []string{
 	"ip6tables-save",
 }
 
-// changesByItself matches text that differs between two snapshots without a change:
-// lifetimes, counters, ages, the time.
+// changesByItself matches text that differs between two snapshots without a change: lifetimes, counters, ages, time.
 var changesByItself = regexp.MustCompile(`(?m)(valid_lft|preferred_lft|expires|age|hello_timer|tcn_timer|` +
 	`topology_change_timer|gc_timer|users|\bcache) +\S+|\[\d+:\d+\]|^#.*$`)
 

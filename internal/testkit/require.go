@@ -201,8 +201,7 @@ func NeedsOther(t testing.TB) {
 // leastWait is the shortest time after which Eventually fails a test: a busy machine may be that slow.
 const leastWait = time.Minute
 
-// Eventually calls cond until it returns nil. It fails the test with cond's last error after d or a minute, whichever
-// is longer.
+// Eventually calls cond until it returns nil. It fails the test with cond's last error after d, at least a minute.
 func Eventually(t testing.TB, d time.Duration, cond func() error) {
 	t.Helper()
 	d = max(d, leastWait)

@@ -4,7 +4,6 @@ package testkit
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -45,11 +44,7 @@ func Echo(t testing.TB, ns *netns.Namespace, network, addr string) netip.AddrPor
 	if strings.HasPrefix(network, "udp") {
 		return echoUDP(t, ns, network, addr)
 	}
-	var listener net.Listener
-	err := ns.Do(func() (err error) {
-		listener, err = net.Listen(network, addr)
-		return err
-	})
+	listener, err := netns.Get(ns, func() (net.Listener, error) { return net.Listen(network, addr) })
 	if err != nil {
 		t.Fatalf("listen in %s: %v", ns.Name(), err)
 	}
@@ -73,11 +68,7 @@ func Echo(t testing.TB, ns *netns.Namespace, network, addr string) netip.AddrPor
 
 func echoUDP(t testing.TB, ns *netns.Namespace, network, addr string) netip.AddrPort {
 	t.Helper()
-	var conn net.PacketConn
-	err := ns.Do(func() (err error) {
-		conn, err = net.ListenPacket(network, addr)
-		return err
-	})
+	conn, err := netns.Get(ns, func() (net.PacketConn, error) { return net.ListenPacket(network, addr) })
 	if err != nil {
 		t.Fatalf("listen in %s: %v", ns.Name(), err)
 	}
@@ -137,11 +128,7 @@ func RoundTrip(t testing.TB, ns *netns.Namespace, network, addr string, payload 
 
 // Dial connects from ns. The caller closes the connection.
 func Dial(ns *netns.Namespace, network, addr string) (conn net.Conn, err error) {
-	err = ns.Do(func() error {
-		dialer := net.Dialer{Timeout: ioTimeout}
-		conn, err = dialer.DialContext(context.Background(), network, addr)
-		return err
-	})
+	conn, err = netns.Get(ns, func() (net.Conn, error) { return net.DialTimeout(network, addr, ioTimeout) })
 	if err != nil {
 		return nil, fmt.Errorf("connect from %s: %w", ns.Name(), err)
 	}
@@ -234,11 +221,8 @@ func ping(ns *netns.Namespace, addr netip.Addr, size int) error {
 		network, protocol = "ip6:ipv6-icmp", unix.IPPROTO_ICMPV6
 		request, reply = ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
 	}
-	var conn *net.IPConn
-	err := ns.Do(func() (err error) {
-		conn, err = net.DialIP(network, nil, &net.IPAddr{IP: addr.AsSlice()})
-		return err
-	})
+	to := &net.IPAddr{IP: addr.AsSlice()}
+	conn, err := netns.Get(ns, func() (*net.IPConn, error) { return net.DialIP(network, nil, to) })
 	if err != nil {
 		return err
 	}

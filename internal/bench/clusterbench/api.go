@@ -69,7 +69,7 @@ func list[T any](ctx context.Context, from dynamic.ResourceInterface, selector s
 	return all, nil
 }
 
-// sweep removes the namespaces of killed benches, whose pods have ended. Its own namespace shows the cluster's time.
+// sweep removes the namespaces of killed benches, whose pods have ended. The bench's own shows the cluster's time.
 func (a *api) sweep(ctx context.Context, note func(string)) error {
 	space := a.dynamic.Resource(namespaces)
 	all, err := list[corev1.Namespace](ctx, space, managedBy+"="+manager)

@@ -118,11 +118,10 @@ func (t *Testbed) listen(place string) error {
 	if err != nil {
 		return err
 	}
-	var listener net.Listener
-	if err := ns.Do(func() (err error) {
-		listener, err = net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", lab.ServicePort))
-		return err
-	}); err != nil {
+	listener, err := netns.Get(ns, func() (net.Listener, error) {
+		return net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", lab.ServicePort))
+	})
+	if err != nil {
 		return err
 	}
 	t.listeners = append(t.listeners, listener)

@@ -90,7 +90,7 @@ func toPort(id, client string) Path {
 	return p
 }
 
-// toPortLocally is the path to the published port on 127.0.0.1: through Docker's proxy, or with noProxy rules alone.
+// toPortLocally is the path to the published port on 127.0.0.1: by Docker's proxy, or with noProxy by rules alone.
 func toPortLocally(id string, noProxy bool) Path {
 	p := toPort(id, lab.HostA)
 	p.Lab.NoProxy = noProxy

@@ -183,12 +183,7 @@ func (o *Objects) Lock(ctx context.Context) (*lock.Lock, error) {
 
 // WithLock calls fn with the lock of the rows.
 func (o *Objects) WithLock(ctx context.Context, fn func() error) error {
-	lock, err := o.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	return fn()
+	return locked(ctx, o.Lock, fn)
 }
 
 // LockLinks takes the lock of programs and links, as Lock takes the lock of the rows. If both are needed, take this one
@@ -199,11 +194,15 @@ func (o *Objects) LockLinks(ctx context.Context) (*lock.Lock, error) {
 
 // WithLinks calls fn with the lock of programs and links.
 func (o *Objects) WithLinks(ctx context.Context, fn func() error) error {
-	lock, err := o.LockLinks(ctx)
+	return locked(ctx, o.LockLinks, fn)
+}
+
+func locked(ctx context.Context, take func(context.Context) (*lock.Lock, error), fn func() error) error {
+	held, err := take(ctx)
 	if err != nil {
 		return err
 	}
-	defer lock.Unlock()
+	defer held.Unlock()
 	return fn()
 }
 

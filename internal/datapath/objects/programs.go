@@ -48,7 +48,7 @@ func (o *Objects) Program(h Hook) (*ebpf.Program, error) {
 	return p, nil
 }
 
-// Renew does for open maps what Create does after that. After an error call Create: maps may no longer be pinned.
+// Renew does for open maps what Create does after opening. After an error call Create: maps may no longer be pinned.
 func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
 	if err := o.CheckPinned(); err != nil {
 		return err
@@ -60,11 +60,7 @@ func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
 func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) error {
 	others, lacking, err := o.otherBuilds()
 	if err == nil && (lacking || len(others) > 0) {
-		held, lockErr := o.LockLinks(ctx)
-		if err = lockErr; err == nil {
-			defer held.Unlock()
-			err = o.ensurePrograms(also)
-		}
+		err = o.WithLinks(ctx, func() error { return o.ensurePrograms(also) })
 	}
 	if err != nil && o.CheckPinned() != nil {
 		return errRemoved
@@ -173,7 +169,7 @@ func (o *Objects) loadSocketPrograms() error {
 	return o.load(spec, socketHooks(), all, lacks)
 }
 
-// load loads programs of an object, which uses pinned maps by name, and pins them. lacks is for a kernel that can't.
+// load loads programs of an object, which uses pinned maps by name, and pins them. lacks: the kernel can't.
 func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[string]*ebpf.Map,
 	lacks UnsupportedError) error {
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
