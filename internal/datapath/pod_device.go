@@ -119,18 +119,14 @@ func (d *podDevice) inPod(a EndpointSpec) (device rtnl.Device, err error) {
 		}
 		d.fixedMAC = device.Kind != "ipvlan"
 		if len(a.Addresses) == 0 {
-			var addresses []netip.Addr
-			for _, p := range device.Addrs {
-				addresses = append(addresses, p.Addr())
-			}
-			d.Addresses = apart(reachable(addresses), a.Allowed)
+			d.Addresses = apart(reachable(rtnl.Addrs(device.Addrs)), a.Allowed)
 		}
 	}
 	d.PodMAC, d.LinkLocal = device.MAC, linkLocal(device)
 	return device, nil
 }
 
-// linkLocal returns the IPv6 link-local address of a device: its own, or one of its MAC address (RFC 4291, appendix A).
+// linkLocal returns the IPv6 link-local address of a device: its own, or its MAC address's (RFC 4291, appendix A).
 func linkLocal(device rtnl.Device) netip.Addr {
 	for _, p := range device.Addrs {
 		if a := p.Addr(); a.Is6() && a.IsLinkLocalUnicast() {

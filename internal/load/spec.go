@@ -91,7 +91,7 @@ type Spec struct {
 	// net.netfilter.nf_conntrack_tcp_timeout_time_wait = 1: TIME_WAIT else holds all ports after ten thousand connections.
 	Namespace string `json:"namespace,omitempty"`
 	Size      int    `json:"size,omitempty"` // bytes in a datagram; 0 means [DefaultDatagram]
-	// Rate is the offered rate of a UDP stream in bits of datagrams per second, shared by its flows; 0: as fast as it can.
+	// Rate is the offered rate of a UDP stream in bits of datagrams per second, shared by its flows; 0: no limit.
 	Rate   uint64 `json:"rate,omitempty"`
 	Window uint64 `json:"window,omitempty"` // datagrams of a UDP stream between two answers; 0 is without answers
 	Exact  bool   `json:"exact,omitempty"`  // measures [Measurement.BusyNanos], which takes root

@@ -31,8 +31,7 @@ type Mode interface {
 	Name() string
 	// Traits returns the facts about the mode that other packages decide by.
 	Traits() Traits
-	// Probe tries the mode in a temporary namespace. It returns nil, or an *UnsupportedError if this kernel lacks the
-	// mode.
+	// Probe tries the mode in a temporary namespace. It returns nil, or an *UnsupportedError if the kernel lacks the mode.
 	Probe() error
 	// Setup creates the part of a network on its host that all pods share. Repeated, it repairs that part, changes
 	// nothing else, and is quick enough to precede each Create. Several may run at once, in several processes, except
@@ -239,8 +238,7 @@ type Traits struct {
 	// UplinkSibling is true if the kernel attaches pods' devices on an uplink of the same kind to the uplink's own
 	// parent: their packets do not cross the uplink.
 	UplinkSibling bool
-	// Delivery is the way in which the eBPF programs deliver packets to another pod of the host. See
-	// [Traits.DeliveryOn] for Open vSwitch.
+	// Delivery is the way in which the eBPF programs deliver packets to another pod of the host. See [Traits.DeliveryOn].
 	Delivery Delivery
 	BigTCP   bool // true if Network.BigTCP has an effect: no program in user space reads the packets
 	// DHCP is true if a pod can request addresses from a DHCP server on its network: its device has its own MAC address

@@ -31,8 +31,7 @@ const (
 	DefaultMTU = 1500
 )
 
-// minMTU and minMTU6 are the least of IPv4 (RFC 791) and IPv6 (RFC 8200), maxMTU the
-// most that the IPv4 length field allows.
+// minMTU and minMTU6 are the least of IPv4 (RFC 791) and IPv6 (RFC 8200), maxMTU the most of the IPv4 length field.
 const (
 	minMTU  = 68
 	minMTU6 = 1280
@@ -169,8 +168,7 @@ func (n Network) validate() error {
 	return n.validateRouters()
 }
 
-// validateMTU validates the MTU for an address of addr's family. The kernel disables
-// IPv6 on devices with a smaller one.
+// validateMTU checks the MTU for an address of addr's family. The kernel disables IPv6 on devices with smaller ones.
 func (n Network) validateMTU(addr netip.Addr) error {
 	if addr.Is6() && n.mtu() < minMTU6 {
 		return fmt.Errorf("MTU %d is less than the %d that address %v needs", n.mtu(), minMTU6, addr)

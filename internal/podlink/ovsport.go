@@ -199,8 +199,7 @@ func (i ovsInternal) remove(at session) error {
 	return i.removePort(s, at.inside, at.pod)
 }
 
-// removePort deletes the port, and returns when its device has left the pod. A pod's
-// device that is not of a switch is an error.
+// removePort deletes the port, and returns when the device left the pod. Another device than a switch's is an error.
 func (ovsInternal) removePort(s *ovs.Switch, inside nsHandle, pod Pod) error {
 	if inside.ns == nil {
 		_, err := s.DeletePort(pod.HostIfName)

@@ -18,8 +18,7 @@ import (
 
 // Pod is a pod to attach to a network.
 type Pod struct {
-	// Namespace is the pod's. It is nil for a pod that brings its own end of the link, such as a VM, in modes with
-	// Traits.Guests.
+	// Namespace is the pod's. Nil for a pod that brings its own end of the link, as a VM, in modes with Traits.Guests.
 	Namespace *netns.Namespace
 	// IfName is the name of the pod's device, like "eth0". At most 15 bytes.
 	IfName string
@@ -54,8 +53,7 @@ func (p Pod) name() string {
 // Attachment is the result of Create. The fields of the host's device are empty in modes without Traits.HostSide. For
 // a pod without a namespace, Prefixes, Routes and MTU are the configuration for its own end.
 type Attachment struct {
-	// IfName is Pod.IfName, except in mode ovs-internal on the kernel's datapath, where
-	// that is only an alternative name of the device.
+	// IfName is Pod.IfName, except in mode ovs-internal on the kernel's datapath, where that is only an alternative name.
 	IfName, HostIfName   string
 	IfIndex, HostIfIndex int
 	MAC, HostMAC         net.HardwareAddr

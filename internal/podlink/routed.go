@@ -10,9 +10,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// routed are the modes in which the host routes between pods: it has a route to the
-// pod's addresses through its end of the link. On Ethernet, that end answers for all
-// other addresses (proxy ARP); in layer 3 the pod's routes need no next hop.
+// routed are the modes in which the host routes between pods: it has a route to the pod's addresses through its end of
+// the link. On Ethernet, that end answers for all others (proxy ARP); in layer 3 a pod's routes need no next hop.
 type routed struct {
 	linkType
 	layer3 bool // the ends lack neighbours (IFF_NOARP)

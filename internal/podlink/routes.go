@@ -205,8 +205,7 @@ func (r Route) metric() int {
 	return r.Priority
 }
 
-// addRoute adds a route through the device, which must be up. A route of any device to the same destination is an
-// error.
+// addRoute adds a route through the device, which must be up. A route of any device to the same prefix is an error.
 func (h nsHandle) addRoute(link netlink.Link, r Route) error {
 	err := h.RouteAdd(r.netlink(link.Attrs().Index))
 	if errors.Is(err, unix.EEXIST) {

@@ -135,8 +135,7 @@ func (s subinterface) checkUplinkMode(host nsHandle, uplink netlink.Link) error 
 	return nil
 }
 
-// parentIndex is the index of the parent of devices on an uplink: the kernel makes them siblings of an uplink of their
-// own kind.
+// parentIndex is the index of the parent of devices on an uplink, which are siblings of an uplink of their kind.
 func (s subinterface) parentIndex(uplink netlink.Link) int {
 	if kindOf(uplink) == s.kind {
 		return uplink.Attrs().ParentIndex
@@ -302,9 +301,8 @@ func ipvlanMode(mode netlink.IPVlanMode) string {
 }
 
 // hostRoutes are the host's routes to a pod. On Ethernet the gateways' prefixes suffice, unless there are other
-// routers: the host may then have their network's prefix on the uplink, through which it does not reach pods. An
-// address outside the host's prefix gets no route: a DHCP server may assign any address, and Delete cannot find its
-// prefix.
+// routers: the host may then have their network's prefix on the uplink, which does not reach pods. An address outside
+// the host's prefix gets no route: a DHCP server may assign any address, and Delete can't find its prefix.
 func (s subinterface) hostRoutes(network Network, pod Pod) []Route {
 	if s.layer3 {
 		return pod.hostRoutes(network)

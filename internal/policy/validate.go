@@ -186,9 +186,8 @@ const (
 
 	// MostOverlaps limits pairs of a block and a range in it, of a block or an exception: 40 ms and 20 MB.
 	MostOverlaps = 1 << 18
-	// MostWork limits the work of compiling all that is in force on a node: some seconds and 200 MB. Each of these counts
-	// 1 in a rule set: an identity that a rule matches, a block or a rule of a NetworkPolicy with this identity, a rule
-	// of a combination.
+	// MostWork limits the work of compiling all that is in force on a node: seconds and 200 MB. Each of these counts 1 in
+	// a rule set: an identity that a rule matches, a block or a NetworkPolicy's rule with it, a rule of a combination.
 	MostWork = 1 << 22
 )
 

@@ -330,8 +330,7 @@ const (
 	maxDelay = time.Second
 )
 
-// CheckEmulation returns an error if a rate, in bits per second, or a delay is out of range for [Emulate]; 0 means no
-// limit.
+// CheckEmulation returns an error if a rate, in bits per second, or a delay is out of range for [Emulate]; 0: no limit.
 func CheckEmulation(rate uint64, delay time.Duration) error {
 	switch {
 	case rate != 0 && (rate < minRate || rate > maxRate):

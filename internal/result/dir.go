@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// Dir is the directory of a run that is under way. A file in it appears whole or not at all, also when the process is
-// killed.
+// Dir is the directory of a run under way. A file in it appears whole or not at all, even if the process is killed.
 type Dir struct {
 	// Path is the directory's path, and Started the time that it is named by without another name.
 	Path    string

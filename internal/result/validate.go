@@ -13,8 +13,7 @@ import (
 	"unicode"
 )
 
-// Limits of a file, far above the size of any run. They bound the time and the memory that a reader of an odd or
-// hostile file needs.
+// Limits of a file, far above the size of any run. They bound the time and memory for reading an odd or hostile file.
 const (
 	maxWorkloads = 50    // of a suite, each number of flows counted
 	maxList      = 1_000 // of each list without a limit of its own

@@ -84,8 +84,7 @@ const (
 	Reset                 // both sides get a reset
 )
 
-// DSR is direct server return: packets of outside clients reach backends on other nodes, which then answer the clients
-// themselves.
+// DSR is direct server return: packets of outside clients reach backends on other nodes, which answer them directly.
 type DSR = Word[dsrNames]
 
 // The values. Both nodes must use the same value for a service.

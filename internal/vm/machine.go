@@ -40,8 +40,7 @@ type Options struct {
 	Command      []string // run as root, without a shell. A name without a slash is searched on the PATH of Env.
 	Dir          string   // the working directory of the command; empty means the current one
 	Env          []string // the command's environment; nil means the environment of this process
-	// Modules are names of kernel modules to load first. The kernel loads most modules on
-	// demand, but not some such as br_netfilter.
+	// Modules are kernel modules to load first. The kernel loads most on demand, but not some such as br_netfilter.
 	Modules []string
 	// Share is a directory that the guest writes to; empty means none. All other writes of the guest are lost.
 	Share string

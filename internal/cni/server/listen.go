@@ -74,7 +74,7 @@ func InUse(socket string) (bool, error) {
 	return false, err
 }
 
-// Listen returns a server whose socket listens. It replaces the socket of another server, which gets none any more.
+// Listen returns a server whose socket listens. It replaces the socket of another server, which gets no more.
 func Listen(o Options) (_ *Server, err error) {
 	defer func() {
 		if err != nil {

@@ -134,7 +134,7 @@ func (p Policies) complete(docs documents) error {
 	return err
 }
 
-// completed completes the unfinished work of a killed process, unless maps are full: the next change may free rows.
+// completed completes the unfinished work of a killed process, as far as maps have room: the next change may free rows.
 func (p Policies) completed(docs documents) (documents, error) {
 	if !docs.pending {
 		return docs, nil

@@ -86,8 +86,7 @@ func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, e
 	return append(concerned, c.index(n, v, 1)...), nil
 }
 
-// DeleteService deletes a Service, if it exists. It returns the others that have one of its cluster IPs as an external
-// IP.
+// DeleteService deletes a Service, if it exists. It returns the others with one of its cluster IPs as an external IP.
 func (c *Cluster) DeleteService(n Name) (concerned []Name) {
 	v, ok := c.services[n]
 	if !ok {

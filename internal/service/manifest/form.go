@@ -162,8 +162,7 @@ func newForm(services []service.Service) form {
 	return f
 }
 
-// WriteDiff writes changes for people: a line that begins with +, - or ~ for each service, followed by its changed
-// fields and backends.
+// WriteDiff writes changes for people: a line with +, - or ~ for each service, then its changed fields and backends.
 func WriteDiff(w io.Writer, c service.Changes) error {
 	out := bufio.NewWriter(w)
 	for _, s := range sorted(c.Delete) {

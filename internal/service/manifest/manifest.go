@@ -18,8 +18,7 @@ import (
 	"mustang/internal/service"
 )
 
-// Options select where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints
-// are ignored.
+// Options select where objects are served, and which endpoints are near. Without a zone, hints are ignored.
 type Options struct {
 	Node, Zone string       // names in Kubernetes
 	Localhost  bool         // node ports also at 127.0.0.1 if all addresses have them, as in kube-proxy's iptables mode

@@ -69,7 +69,7 @@ func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath
 	return nil
 }
 
-// checkNodePorts finds UDP node ports in ip_local_port_range: those to an unconnected socket there count as calls.
+// checkNodePorts finds UDP node ports in ip_local_port_range: packets to unconnected sockets there count as calls.
 func (r *statusReport) checkNodePorts(host *netns.Namespace, services []service.Service) error {
 	ephemeral, err := portsOf(host, "ip_local_port_range")
 	reserved, reservedErr := portsOf(host, "ip_local_reserved_ports")
