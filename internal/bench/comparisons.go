@@ -29,8 +29,7 @@ type comparison struct {
 type comparisonKey struct{ numerator, denominator result.Key }
 
 // update returns the comparisons of all suites and workloads. Rows without samples, and failed rows, are not compared.
-func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) []result.Comparison {
-	var out []result.Comparison
+func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) (out []result.Comparison) {
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
 			of := comparedRows{suite, w, rows}
@@ -124,8 +123,7 @@ func (r comparedRows) ranked() []suites.Path {
 	return ranked
 }
 
-func (r comparedRows) rankingPairs() []suites.Pair {
-	var pairs []suites.Pair
+func (r comparedRows) rankingPairs() (pairs []suites.Pair) {
 	ranked := r.ranked()
 	for i := 1; i < len(ranked); i++ {
 		best, other := ranked[0].ID, ranked[i].ID
@@ -146,8 +144,7 @@ var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1:
 
 // judged returns the comparisons of a workload, with verdicts if their rows take turns. Comparisons that the answer
 // prints are corrected for each other, and for the further pairs that they stand for. So are others among themselves.
-func judged(all []comparison, further int) []result.Comparison {
-	var out []result.Comparison
+func judged(all []comparison, further int) (out []result.Comparison) {
 	var at []int // index of a comparison of rows that take turns
 	for i, c := range all {
 		out = append(out, c.Comparison)
@@ -227,8 +224,7 @@ func (known comparisons) compare(o Options, of comparedRows, p suites.Pair) (com
 	return c, true
 }
 
-func commonRounds(numerator, denominator *measuredRow) []int {
-	var rounds []int
+func commonRounds(numerator, denominator *measuredRow) (rounds []int) {
 	for _, round := range slices.Sorted(maps.Keys(numerator.byRound)) {
 		if i, ok := denominator.byRound[round]; ok && denominator.row.Samples[i] > 0 {
 			rounds = append(rounds, round)

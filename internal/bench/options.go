@@ -282,8 +282,7 @@ func (o Options) Rows() ([]result.Row, error) {
 	return convert(specs, func(s rowSpec) result.Row { return s.path.Row(s.suite.Name, s.workload) }), err
 }
 
-func (o Options) rowSpecs() []rowSpec {
-	var specs []rowSpec
+func (o Options) rowSpecs() (specs []rowSpec) {
 	for _, suite := range o.Suites {
 		for _, w := range o.workloads(suite) {
 			for _, p := range suite.Paths {

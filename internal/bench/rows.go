@@ -193,8 +193,7 @@ func (r *measuredRow) class() string {
 
 func (r *measuredRow) figure(round int) float64 { return r.row.Samples[r.byRound[round]] }
 
-func (r *measuredRow) samples() []stats.Sample {
-	var out []stats.Sample
+func (r *measuredRow) samples() (out []stats.Sample) {
 	for i, value := range r.row.Samples {
 		out = append(out, stats.Sample{Position: r.positions[i], Value: value})
 	}

@@ -20,8 +20,7 @@ import (
 // turns returns the order of a round. The rows of a block take turns in random order, and then in the reverse order
 // (ABBA). Steady drift of the machine's speed thus affects all of them alike. Blocks follow each other in random
 // order: the rows of a block, which are compared most, lie close together. Seed and round determine the order.
-func turns(seed uint64, round int, blocks [][]int) []int {
-	var out []int
+func turns(seed uint64, round int, blocks [][]int) (out []int) {
 	for _, i := range order(seed, round, len(blocks)) {
 		there := convert(order(seed+1+uint64(i), round, len(blocks[i])), func(j int) int { return blocks[i][j] })
 		out = append(out, there...)

@@ -136,8 +136,7 @@ func apart(all []netip.Addr, allowed []netip.Prefix) []netip.Addr {
 	})...)
 }
 
-func reachable(all []netip.Addr) []netip.Addr {
-	var addresses []netip.Addr
+func reachable(all []netip.Addr) (addresses []netip.Addr) {
 	for _, a := range all {
 		if a = a.Unmap(); a.IsGlobalUnicast() {
 			addresses = append(addresses, a)

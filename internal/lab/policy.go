@@ -24,8 +24,7 @@ import (
 var otherBlocks = netip.MustParsePrefix("10.128.0.0/24")
 
 // allowed is the list for [PlainPort] of pod-a: ranges that no host or pod has, and last pod-b.
-func (l *Lab) allowed() []allowRule {
-	var rules []allowRule
+func (l *Lab) allowed() (rules []allowRule) {
 	first := otherBlocks.Addr().As4()
 	for i := range l.Options.PolicyRules - 1 {
 		at := netip.AddrFrom4([4]byte{first[0], first[1] + byte(i>>8), byte(i), 0})

@@ -34,8 +34,7 @@ func toPodA(family int, frontend netip.AddrPort, port uint16) service.Service {
 }
 
 // others returns further TCP services of pod-a, each with backends at its ports from [ServicePort] on.
-func others(number, backends int) []service.Service {
-	var services []service.Service
+func others(number, backends int) (services []service.Service) {
 	var of []netip.AddrPort
 	for i := range backends {
 		of = append(of, netip.AddrPortFrom(PodAIPs[0], ServicePort+uint16(i)))

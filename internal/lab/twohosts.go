@@ -219,10 +219,7 @@ func (l *Lab) joinNode(ctx context.Context, h *host) error {
 		return err
 	}
 	o.Remotes = func(ways []nodenet.Remote) error {
-		rows := make([]datapath.Remote, len(ways))
-		for i, w := range ways {
-			rows[i] = datapath.Remote(w)
-		}
+		rows := convert(ways, func(w nodenet.Remote) datapath.Remote { return datapath.Remote(w) })
 		_, err := d.Remotes().Apply(ctx, rows)
 		return err
 	}

@@ -136,8 +136,7 @@ func (t *tree) String() string {
 	return out.String()
 }
 
-func wrap(items []string, width int) []string {
-	var lines []string
+func wrap(items []string, width int) (lines []string) {
 	for i, item := range items {
 		if i < len(items)-1 {
 			item += ","

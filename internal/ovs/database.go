@@ -191,8 +191,7 @@ func (m stringMap) MarshalJSON() ([]byte, error) {
 }
 
 // atom returns a string without quotes, and a number or boolean as written.
-func atom(data []byte) string {
-	var text string
+func atom(data []byte) (text string) {
 	if json.Unmarshal(data, &text) == nil {
 		return text
 	}

@@ -248,8 +248,7 @@ func netlinkAddr(addr netip.Prefix, scope netlink.Scope) *netlink.Addr {
 
 func hostPrefix(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
 
-func hostPrefixes(addrs ...netip.Addr) []netip.Prefix {
-	var out []netip.Prefix
+func hostPrefixes(addrs ...netip.Addr) (out []netip.Prefix) {
 	for _, addr := range addrs {
 		out = append(out, hostPrefix(addr))
 	}

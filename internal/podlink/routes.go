@@ -110,8 +110,7 @@ func (p Pod) validateRoute(r Route, network Network, switched bool) (key string,
 
 // destinations are the prefixes that a pod needs routes to: the default prefixes, or the network's own if its default
 // routes are elsewhere. With Traits.Switched the latter are on the device anyway.
-func (p Pod) destinations(network Network, switched bool) []netip.Prefix {
-	var out []netip.Prefix
+func (p Pod) destinations(network Network, switched bool) (out []netip.Prefix) {
 	for _, addr := range p.Addresses {
 		dst := defaultPrefix(addr)
 		if p.Secondary {
@@ -137,8 +136,7 @@ func defaultPrefix(addr netip.Addr) netip.Prefix {
 
 // hostRoutes are the host's routes to a pod, one for each address. The source of the
 // host's own packets is its gateway address.
-func (p Pod) hostRoutes(network Network) []Route {
-	var routes []Route
+func (p Pod) hostRoutes(network Network) (routes []Route) {
 	for _, addr := range p.Addresses {
 		gateway, _ := network.gateway(addr)
 		routes = append(routes, Route{Dst: hostPrefix(addr), src: gateway.Addr()})

@@ -257,8 +257,7 @@ func (st *suite) agreed() string {
 var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
 
 // failures lists the rows without a figure by reason: failed rows first, since they need attention.
-func (st *suite) failures() []Failure {
-	var out []Failure
+func (st *suite) failures() (out []Failure) {
 	for _, status := range []string{result.StatusFailed, result.StatusSkipped} {
 		var by byReason[result.Row]
 		for _, row := range st.rows {

@@ -110,8 +110,7 @@ func (c Chart) panels() Figure {
 }
 
 // key lists the series of the suite's rows: first the series of the file, then others by color.
-func (st *suite) key() []Legend {
-	var out []Legend
+func (st *suite) key() (out []Legend) {
 	for _, t := range st.workloads {
 		for _, e := range t.measured() {
 			if k := t.kindOf(e); !slices.Contains(out, k) {

@@ -26,8 +26,7 @@ func (t *workload) cost(k costKey) string {
 }
 
 // links lists the links of pods with a figure: by the first workload, the best first.
-func (st *suite) links() []string {
-	var out []string
+func (st *suite) links() (out []string) {
 	for _, t := range st.workloads {
 		entries := filter(t.measured(), func(e *entry) bool { return !e.Baseline })
 		for _, c := range slices.Backward(t.contest) {
@@ -42,8 +41,7 @@ func (st *suite) links() []string {
 	return out
 }
 
-func (st *suite) prices() []costKey {
-	var out []costKey
+func (st *suite) prices() (out []costKey) {
 	for _, link := range st.links() {
 		for _, proxy := range vias {
 			found := 0

@@ -88,8 +88,7 @@ func (r run) machineLine() string {
 	return joined(", ", r.Machine.CPUModel, cpus, kernel)
 }
 
-func (r run) warnings() []string {
-	var out []string
+func (r run) warnings() (out []string) {
 	done := r.roundsDone()
 	progress := fmt.Sprintf("%d of %s done", done, countOf(r.Rounds, "round"))
 	if r.Rounds == 0 {

@@ -150,8 +150,7 @@ func (t *workload) evidence() Table {
 func lines(parts []string) string { return cmp.Or(strings.Join(parts, "\n"), None) }
 
 // ends lists the addresses that client and server saw, the results of calls of a CNI plugin and the connection entries.
-func (e *entry) ends() []string {
-	var out []string
+func (e *entry) ends() (out []string) {
 	for i, end := range []result.Addresses{e.Evidence.Client, e.Evidence.Server} {
 		if end != (result.Addresses{}) {
 			out = append(out, fmt.Sprintf("%s %s to %s", []string{"client", "server"}[i], end.Local, end.Peer))

@@ -202,8 +202,7 @@ func (st *suite) answered() []result.Statement {
 	})
 }
 
-func (t *workload) pairsOf(s result.Statement) []pair {
-	var out []pair
+func (t *workload) pairsOf(s result.Statement) (out []pair) {
 	for _, p := range s.Pairs {
 		a, b := t.byID[p.Numerator], t.byID[p.Denominator]
 		if a == nil || b == nil || !a.ok() || !b.ok() {

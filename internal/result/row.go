@@ -240,8 +240,7 @@ type Position struct {
 }
 
 // SamplePositions returns the position of each sample; none if they have none.
-func (r Row) SamplePositions() []Position {
-	var out []Position
+func (r Row) SamplePositions() (out []Position) {
 	for _, p := range r.Positions {
 		count := max(p.Count, 1)
 		p.Count = 0

@@ -212,8 +212,7 @@ type AttachedProgram struct {
 
 // ProgramsOn returns the tcx and netkit programs of a device of the calling thread's network namespace, in the order in
 // which they run. The programs of a netkit pair are both at the primary device: the other does not show its program.
-func ProgramsOn(ifindex int, kind string) []AttachedProgram {
-	var out []AttachedProgram
+func ProgramsOn(ifindex int, kind string) (out []AttachedProgram) {
 	for _, h := range []struct {
 		name   string
 		attach ebpf.AttachType

@@ -125,8 +125,7 @@ func (h Host) Pods() (pods []Pod) {
 }
 
 // ServiceNames returns the names of the services, with [ServiceSuffix].
-func (l *Lab) ServiceNames() []string {
-	var names []string
+func (l *Lab) ServiceNames() (names []string) {
 	for _, s := range l.Services {
 		names = append(names, s.Name+ServiceSuffix)
 	}
@@ -159,8 +158,7 @@ func (l *Lab) Addresses(name string) []netip.Addr {
 }
 
 // Translated returns the services that a host translates.
-func (l *Lab) Translated(host string) []service.Service {
-	var out []service.Service
+func (l *Lab) Translated(host string) (out []service.Service) {
 	for _, s := range l.Services {
 		if slices.Contains(s.Hosts, host) {
 			out = append(out, l.resolve(s)...)

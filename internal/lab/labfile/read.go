@@ -92,8 +92,7 @@ func atLine(source *document.Source, file string, err error) error {
 	return fmt.Errorf("%s: %s", file, document.OneLine(text))
 }
 
-func at(tokens ...any) jsontext.Pointer {
-	var p jsontext.Pointer
+func at(tokens ...any) (p jsontext.Pointer) {
 	for _, token := range tokens {
 		p = p.AppendToken(fmt.Sprint(token))
 	}

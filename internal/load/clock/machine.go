@@ -152,8 +152,7 @@ func (m *Machine) read() (sample, error) {
 
 // parseStat reads /proc/stat as proc_stat(5) describes it. The "cpu" line is user nice system idle iowait irq
 // softirq steal. The "softirq" line is the total, then HI TIMER NET_TX NET_RX (the order of the kernel's enum).
-func parseStat(b []byte) sample {
-	var s sample
+func parseStat(b []byte) (s sample) {
 	for line := range bytes.Lines(b) {
 		switch {
 		case bytes.HasPrefix(line, []byte("cpu ")):

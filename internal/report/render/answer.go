@@ -54,8 +54,7 @@ func Answer(w io.Writer, r *report.Report, files string, o Options) error {
 	return nil
 }
 
-func (p *printer) painted(code, text string) []string {
-	var out []string
+func (p *printer) painted(code, text string) (out []string) {
 	for _, line := range wrap(text, p.options.Width, 0) {
 		out = append(out, p.paint(code, line))
 	}

@@ -89,8 +89,7 @@ func layOut(columns []column) (head, body []string) {
 }
 
 // wrap breaks text between words into lines of at most width, the first indented and the others indented by two more.
-func wrap(text string, width, indent int) []string {
-	var out []string
+func wrap(text string, width, indent int) (out []string) {
 	line, length := "", 0
 	for i, word := range strings.Split(text, " ") {
 		n := utf8.RuneCountInString(word)
