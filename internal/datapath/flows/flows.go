@@ -90,7 +90,8 @@ func decode(e objects.Event, at time.Time) Event {
 		Rule:  e.Rule,
 		Place: string(e.At()), Device: int(e.Ifindex), Namespace: e.Netns, Length: int(e.Length), Flags: e.TcpFlags,
 		EtherType: rows.SwapPort(e.Ethertype),
-		OnLink:    slices.Contains([]objects.AttachPoint{objects.AttachHost, objects.AttachTun, objects.AttachNetkit}, e.At()),
+		OnLink: slices.Contains([]objects.AttachPoint{objects.AttachHost, objects.AttachTun, objects.AttachNetkit},
+			e.At()),
 	}
 	if names := Drops(); int(e.Reason) < len(names) && e.Reason != 0 {
 		event.Reason = names[e.Reason][0]

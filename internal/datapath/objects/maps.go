@@ -106,7 +106,9 @@ func (s Sizes) formats() map[string]format {
 		// Maps of sockets take as many as there are.
 		socklbMapSockets:     {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkService{}), 0},
 		socklbMapUdpBackends: {ebpf.SkStorage, number, unsafe.Sizeof(socklbSkUdpBackends{}), 0},
-		socklbMapSkRevnat:    {ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{}), connections},
+		socklbMapSkRevnat: {
+			ebpf.LRUHash, unsafe.Sizeof(socklbSkRevnatKey{}), unsafe.Sizeof(socklbAddrPort{}), connections,
+		},
 	}
 }
 

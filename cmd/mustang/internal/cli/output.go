@@ -25,8 +25,8 @@ const listing = "listing" // the annotation of a command that lists
 // Schema is the version of the JSON that commands print.
 const Schema = 1
 
-// AddOutput adds the flag -o to a command that reads. Its values are table, wide (a table with more columns), json, yaml
-// (Finish makes it of json), and the words in more.
+// AddOutput adds the flag -o to a command that reads. Its values are table, wide (a table with more columns), json,
+// yaml (Finish makes it of json), and the words in more.
 func AddOutput(cmd *cobra.Command, format *string, more ...string) {
 	AddFormats(cmd, format, append([]string{"table", "wide", "json", "yaml"}, more...)...)
 }
