@@ -39,7 +39,7 @@ type statusDocument struct {
 	}
 	Drops    []struct{ Name string }
 	Features []struct{ Name string }
-	Amiss    []struct{ What, Do string }
+	Problems []struct{ What, Do string }
 }
 
 // status runs mustang status and fails the test unless exactly the findings with these words are there.
@@ -53,12 +53,12 @@ func (n *killNetwork) status(words ...string) (r statusDocument) {
 	if len(words) > 0 {
 		want = exitFailed
 	}
-	testkit.Require(n.t, code == want && len(r.Amiss) == len(words),
-		"exit code %d, amiss %q; want %q", code, r.Amiss, words)
+	testkit.Require(n.t, code == want && len(r.Problems) == len(words),
+		"exit code %d, problems %q; want %q", code, r.Problems, words)
 	for i, word := range words {
-		testkit.Check(n.t, strings.Contains(r.Amiss[i].What, word) && r.Amiss[i].Do != "" &&
-			!strings.Contains(r.Amiss[i].What+r.Amiss[i].Do, "\n"),
-			"amiss %q, want one line with %q", r.Amiss[i], word)
+		testkit.Check(n.t, strings.Contains(r.Problems[i].What, word) && r.Problems[i].Do != "" &&
+			!strings.Contains(r.Problems[i].What+r.Problems[i].Do, "\n"),
+			"problem %q, want one line with %q", r.Problems[i], word)
 	}
 	code, table, _ := command(n.t, env, "status")
 	testkit.Check(n.t, code == want && strings.Count(table, "what helps") == len(words),
@@ -124,8 +124,8 @@ func TestStatus(t *testing.T) {
 		"rows %v, %d links, %d drops", rows, len(r.Links), len(r.Drops))
 }
 
-// TestStatusFindsWhatIsAmiss breaks one thing at a time. The same commands again fix it, in an empty root if necessary.
-func TestStatusFindsWhatIsAmiss(t *testing.T) {
+// TestStatusFindsProblems breaks one thing at a time. The same commands again fix it, in an empty root if necessary.
+func TestStatusFindsProblems(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)
 	n.runAll(everything)

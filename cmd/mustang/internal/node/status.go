@@ -27,13 +27,13 @@ import (
 func (c commands) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show programs, attachments, maps, drops and faults",
-		Long: `Show the programs with the number of their attachments, the fill and memory of maps, and
-packets that were dropped, by reason. Each fault has a line that says what helps: missing
-attachments, full maps, or settings of the host that drop packets of pods, for example.
+		Short: "Show the numbers of pods, services, policies and drops, and each problem",
+		Long: `Show the numbers of pods, services, policies and dropped packets, and each problem with what
+helps: missing attachments, full maps, or settings of the host that drop packets of pods, for example.
+With -o wide also the programs, the fill and memory of maps, drops by reason, and missing features.
 
-It changes nothing and waits for no other command. Exit code 1 if a fault is found.`,
-		Example: "  mustang status\n  mustang status -o json",
+It changes nothing and waits for no other command. Exit code 1 if it finds a problem.`,
+		Example: "  mustang status\n  mustang status -o wide",
 	}
 	return cli.Listing(cmd, func(format string) error {
 		r, err := readStatus(cmd.Context(), c.BPFRoot)
@@ -43,10 +43,10 @@ It changes nothing and waits for no other command. Exit code 1 if a fault is fou
 		if format == "json" {
 			err = json.MarshalEncode(jsontext.NewEncoder(c.Stdout, jsontext.WithIndent("  ")), r)
 		} else {
-			err = writeStatus(c.Stdout, r)
+			err = writeStatus(c.Stdout, r, format)
 		}
 		if n := len(r.Findings); err == nil && n > 0 {
-			err = fmt.Errorf("amiss: %d", n)
+			err = errors.New(count(n, "problem", "problems"))
 		}
 		return err
 	})
@@ -67,7 +67,7 @@ type statusReport struct {
 	// Unguarded are the pods of this node that may send from any address, by NAMESPACE/NAME.
 	Unguarded []string  `json:"source_guard_off"`
 	Features  []feature `json:"features"`
-	Findings  []finding `json:"amiss"`
+	Findings  []finding `json:"problems"`
 }
 
 // finding is a fault and its remedy, one line each.
@@ -303,37 +303,34 @@ func (r *statusReport) checkRemains(ctx context.Context, d *datapath.Datapath) e
 
 // writeStatus writes a report as tables: first faults, then drops that happened and features that are missing. It omits
 // the netkit feature: a command that needs netkit reports it.
-func writeStatus(w io.Writer, r *statusReport) error {
+// writeStatus writes five lines and the problems. The tables of programs, maps, drops and missing features follow in
+// format wide.
+func writeStatus(w io.Writer, r *statusReport, format string) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	if len(r.Findings) == 0 {
-		fmt.Fprintln(tab, "ok")
+	if !r.counted {
+		loaded := "nothing is loaded"
+		if len(r.Layouts) > 0 {
+			loaded = "maps of layout " + strings.Join(r.Layouts, ", ")
+		}
+		fmt.Fprintf(tab, "%s: %s\n", r.Root, loaded)
 	} else {
-		fmt.Fprintf(tab, "%s:\n", count(len(r.Findings), "problem", "problems"))
-	}
-	for _, f := range r.Findings {
-		fmt.Fprintf(tab, "  %s (what helps: %s)\n", f.What, f.Do)
-	}
-	loaded := "nothing is loaded"
-	if len(r.Layouts) > 0 {
-		loaded = "maps of layout " + strings.Join(r.Layouts, ", ")
-	}
-	if r.counted {
 		var dropped uint64
 		for _, drop := range r.Drops {
 			dropped += drop.Packets
 		}
-		loaded = fmt.Sprintf("%s, %s, %s, %d packets dropped; %s", count(r.Pods, "pod", "pods"),
-			count(r.Services, "service", "services"), count(r.Policies.Count, "policy", "policies"), dropped, loaded)
-	}
-	fmt.Fprintf(tab, "%s: %s\n", r.Root, loaded)
-	switch {
-	case r.Policies.Audited:
-		fmt.Fprintf(tab, "network policies: %d, audited only: what they deny passes\n", r.Policies.Count)
-	case r.Policies.Count > 0:
-		fmt.Fprintf(tab, "network policies: %d\n", r.Policies.Count)
+		audited := map[bool]string{true: ", audited: denied packets pass"}[r.Policies.Audited]
+		fmt.Fprintf(tab, "pods\t%d\nservices\t%d\npolicies\t%d%s\ndropped\t%s\n", r.Pods, r.Services,
+			r.Policies.Count, audited, count(int(dropped), "packet", "packets"))
 	}
 	if len(r.Unguarded) > 0 {
-		fmt.Fprintf(tab, "source guard off: %s\n", strings.Join(r.Unguarded, ", "))
+		fmt.Fprintf(tab, "source guard off\t%s\n", strings.Join(r.Unguarded, ", "))
+	}
+	fmt.Fprintf(tab, "problems\t%d\n", len(r.Findings))
+	for _, f := range r.Findings {
+		fmt.Fprintf(tab, "  %s (what helps: %s)\n", f.What, f.Do)
+	}
+	if format != "wide" {
+		return tab.Flush()
 	}
 	var programs, maps, drops, missing []string
 	for _, p := range r.Programs {

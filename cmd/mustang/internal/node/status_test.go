@@ -65,11 +65,11 @@ func TestWriteStatus(t *testing.T) {
 		report statusReport
 		want   string
 	}{
-		"nothing": {statusReport{Root: "/bpf"}, "ok\n/bpf: nothing is loaded\n"},
+		"nothing": {statusReport{Root: "/bpf"}, "/bpf: nothing is loaded\nproblems  0\n"},
 		"drops": {
 			statusReport{Root: "/bpf", Pins: objects.Pins{Layouts: []string{"v7"}}, Pods: 2, Services: 1, counted: true,
 				Drops: []flows.Counter{{Name: "drop_ttl"}, {Name: "drop_rewrite", Packets: 3, Meaning: "why"}}},
-			"ok\n/bpf: 2 pods, 1 service, 0 policies, 3 packets dropped; maps of layout v7\n\n" +
+			"pods      2\nservices  1\npolicies  0\ndropped   3 packets\nproblems  0\n\n" +
 				"DROPPED       PACKETS  MEANING\ndrop_rewrite  3        why\n",
 		},
 		"features": {
@@ -77,16 +77,16 @@ func TestWriteStatus(t *testing.T) {
 				{Name: "tcx"}, {Name: "XDP", Needs: "Linux 4.8", Missing: "not here"}, {Name: "netkit programs",
 					Missing: "not asked for"},
 			}, Findings: []finding{{What: "a map is full", Do: "a larger one"}}},
-			"1 problem:\n  a map is full (what helps: a larger one)\n/bpf: maps of layout v6, v7\n" +
+			"/bpf: maps of layout v6, v7\nproblems  1\n  a map is full (what helps: a larger one)\n" +
 				"\nMISSING FEATURE  NEEDS      REASON\nXDP              Linux 4.8  not here\n",
 		},
 		"problems": {
 			statusReport{Root: "/bpf", Findings: []finding{{What: "a", Do: "b"}, {What: "c", Do: "d"}}},
-			"2 problems:\n  a (what helps: b)\n  c (what helps: d)\n/bpf: nothing is loaded\n",
+			"/bpf: nothing is loaded\nproblems  2\n  a (what helps: b)\n  c (what helps: d)\n",
 		},
 	} {
 		var out strings.Builder
-		if err := writeStatus(&out, &test.report); err != nil || out.String() != test.want {
+		if err := writeStatus(&out, &test.report, "wide"); err != nil || out.String() != test.want {
 			t.Errorf("%s: %v:\n%s\nwant:\n%s", name, err, out.String(), test.want)
 		}
 	}
