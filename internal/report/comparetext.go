@@ -13,6 +13,7 @@ import (
 
 // ComparisonText is a comparison as readers see it.
 type ComparisonText struct {
+	Answer        []string // a sentence for each run but the first
 	Warnings      []string // a sentence for each run that is quick, disturbed or noisy
 	Differs       Table    // has a line for each property of machine and settings that differs
 	Tables        []Table
@@ -22,18 +23,65 @@ type ComparisonText struct {
 // Text returns the comparison for readers. Wide tables also have the tests.
 func (c *Comparison) Text(wide bool) ComparisonText {
 	out := ComparisonText{
+		Answer:   c.answer(),
 		Warnings: convert(c.Warnings, func(w runWarning) string { return w.Run + ": " + strings.Join(w.Texts, "; ") + "." }),
 		Tables:   convert(c.Tables, func(t *comparedTable) Table { return c.table(t, wide) }),
-		Absent:   c.absent(), Notes: c.notes(),
+		Absent:   c.absent(wide), Notes: c.notes(),
 	}
 	for _, name := range append([]string{""}, c.Names...) {
 		out.Differs.Columns = append(out.Differs.Columns, left(0, name))
 	}
+	oneAlone := 0
 	for _, p := range c.Differs {
+		if !wide && slices.Contains(p.Values, "") {
+			oneAlone++
+			continue
+		}
 		values := convert(p.Values, func(value string) any { return cmp.Or(value, None) })
 		out.Differs.add(Line{}, append([]any{p.Name}, values...)...)
 	}
+	if oneAlone > 0 {
+		out.Notes = append(out.Notes, fmt.Sprintf("Not in all runs: %d more properties (-o wide).", oneAlone))
+	}
 	return out
+}
+
+// answer counts the differences of each later run, and names the largest and what differs between the machines.
+func (c *Comparison) answer() (out []string) {
+	for i, name := range c.Names[1:] {
+		var all, worse, better int
+		largest, most := "", 0.0
+		for _, t := range c.Tables {
+			for _, l := range t.Lines {
+				d := l.Deltas[i]
+				if d == nil {
+					continue
+				}
+				if all++; !d.Found {
+					continue
+				}
+				if d.Worse {
+					worse++
+				} else {
+					better++
+				}
+				if size := math.Abs(math.Log(d.Ratio)); size >= most {
+					largest, most = fmt.Sprintf(" The largest change: %s, %s %s.", l.ID, t.Title(), d.change()), size
+				}
+			}
+		}
+		found := fmt.Sprintf("%d of %d figures got worse, %d better.%s", worse, all, better, largest)
+		if largest == "" {
+			found = fmt.Sprintf("no difference found in %d figures.", all)
+		}
+		out = append(out, fmt.Sprintf("%s against %s: %s", name, c.Names[0], found))
+	}
+	if len(c.Differs) == 0 {
+		return append(out, "Machine, versions and settings are the same.")
+	}
+	names := convert(c.Differs, func(p property) string { return p.Name })
+	return append(out, fmt.Sprintf("Machine and settings differ in %s (%d, listed below).",
+		strings.Join(names[:min(len(names), 3)], ", "), len(names)))
 }
 
 func (c *Comparison) table(t *comparedTable, wide bool) Table {
@@ -166,8 +214,10 @@ func (c *Comparison) notes() []string {
 	return out
 }
 
+const mostAbsent = 4 // how many rows that a run lacks are named
+
 // absent has a sentence for each run and reason that rows lack. A suite that a run lacks is named, and not its rows.
-func (c *Comparison) absent() []string {
+func (c *Comparison) absent(wide bool) []string {
 	var by byReason[string]
 	for _, m := range c.Missing {
 		reason := "Not in " + m.Run
@@ -182,5 +232,10 @@ func (c *Comparison) absent() []string {
 			by.add(reason, what)
 		}
 	}
-	return by.texts(func(reason string, rows []string) string { return reason + ": " + strings.Join(rows, ", ") + "." })
+	return by.texts(func(reason string, rows []string) string {
+		if shown := rows[:min(len(rows), mostAbsent)]; !wide && len(shown) < len(rows) {
+			return fmt.Sprintf("%s: %s and %d more (-o wide).", reason, strings.Join(shown, ", "), len(rows)-len(shown))
+		}
+		return reason + ": " + strings.Join(rows, ", ") + "."
+	})
 }

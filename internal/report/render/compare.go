@@ -12,22 +12,20 @@ import (
 	"mustang/internal/report"
 )
 
-// WriteComparison prints a comparison of runs to w: the warnings, the differences in machine and settings, and a
-// table for each suite and workload. Last come the rows that are not in all runs. Tables are as wide as needed.
+// WriteComparison prints a comparison of runs to w: the answer, the warnings, a table for each suite and workload, and
+// the differences in machine and settings. Last come the rows that are not in all runs. Tables are as wide as needed.
 func WriteComparison(w io.Writer, c *report.Comparison, o Options) error {
 	p, text := &printer{w: w, options: o}, c.Text(o.Wide)
-	for _, warning := range text.Warnings {
-		p.paragraph(warning, 0)
-	}
-	if len(c.Differs) == 0 {
-		p.line("Machine, versions and settings are the same.")
-	} else {
-		p.line(p.paint(ansiAmber, "What differs in machine and settings"))
-		p.columns(&text.Differs, 0)
+	for _, sentence := range slices.Concat(text.Answer, text.Warnings) {
+		p.paragraph(sentence, 0)
 	}
 	for _, t := range text.Tables {
 		p.heading(t.Title)
 		p.columns(&t, 0)
+	}
+	if len(text.Differs.Lines) > 0 {
+		p.heading("What differs in machine and settings")
+		p.columns(&text.Differs, 0)
 	}
 	for _, sentences := range [][]string{text.Absent, text.Notes} {
 		if len(sentences) > 0 {
