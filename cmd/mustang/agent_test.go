@@ -104,7 +104,7 @@ func (n *killNetwork) refusesSecond(kubeconfig, runDir string, first int) {
 	defer late.Stop()
 	_ = second.Wait()
 	want := fmt.Sprintf(
-		"mustang: an agent already runs on this node, process %d (%s/agent.sock); to ask it: mustang agent status\n",
+		"mustang: an agent already runs on this node, process %d (%s/agent.sock); its state: mustang agent status\n",
 		first, runDir)
 	if code := second.ProcessState.ExitCode(); code != exitFailed || stderr.String() != want {
 		n.t.Errorf("a second agent has code %d, stderr %q, want %q", code, &stderr, want)
@@ -138,7 +138,7 @@ func TestAgentServes(t *testing.T) {
 		"1 object is wrong"})
 	n.tells(run, "one service", answer{exitDone, "service shop/web: ok\n  10.96.0.20:80/tcp  1 backend  installed\n", ""},
 		"service", "shop/web")
-	n.tells(run, "an unknown service", answer{exitFailed, "", "the agent knows no service shop/other"}, "service",
+	n.tells(run, "an unknown service", answer{exitFailed, "", "not found: service shop/other"}, "service",
 		"shop/other")
 	n.tells(run, "an unknown kind", answer{exitMisuse, "", `kind "frob"`}, "frob")
 	api.Put(t, "/api/v1/services", strings.Replace(agentService, `"web"`, `"web2"`, 1))

@@ -42,9 +42,9 @@ if none is named):
 A suite measures its usual rows, which answer its question, or with --all every row that it
 has. --only selects among all of them.
 
-Each run makes a directory in the output directory, named by its start in UTC, with results.json
-and report.html; "latest" links to the last one. Ctrl-C keeps the samples so far. The machine's own
-network, firewall and sysctls are not changed.
+Each run makes a directory in the output directory, named by --name or its start in UTC, with
+results.json and report.html; "latest" links to the last one. Ctrl-C keeps the samples so far. The
+machine's own network, firewall and sysctls are not changed.
 
 With --vm the suite runs in a virtual machine with Debian's newest 6.12 kernel, which has
 all link modes. There bench counts instructions per packet and per transaction.

@@ -29,7 +29,7 @@ func (c *config) benchCluster() *cobra.Command {
 		Use:   "cluster",
 		Short: "Measure host to host, pod to pod and pod to service in a Kubernetes cluster",
 		Long: `Measure a Kubernetes cluster with any CNI plugin and service proxy: host to host, pod to pod and pod
-to a service's cluster IP, on one node and across two. mustang compare tells what another plugin changes.
+to a service's cluster IP, on one node and across two. mustang compare compares plugins.
 
 The load runs in pods without privileges, Jobs in a namespace that the bench makes and removes. The
 image must have this version of mustang, and nodes must be able to pull it. The two nodes are given by

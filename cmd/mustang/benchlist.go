@@ -124,7 +124,7 @@ func pathStatus(p suites.Path) [2]string {
 	case err != nil:
 		return [2]string{result.StatusSkipped, err.Error()}
 	case !root && p.HasMode():
-		return [2]string{"?", "root can tell whether the kernel has the link mode"}
+		return [2]string{"?", "needs root to probe the link mode"}
 	}
 	return [2]string{result.StatusOK}
 }

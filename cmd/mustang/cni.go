@@ -118,7 +118,7 @@ the network already has a router, give the host another address with --host-addr
 	return cmd
 }
 
-// installCNI installs, and prints the changes and why the installed network is not used.
+// installCNI installs plugin and network, prints the changes, and notes if runtimes use another network.
 func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	plugin, err := i.source()
 	if err != nil {
@@ -143,7 +143,7 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 		return foreign(err, "--force replaces it")
 	}
 	if i.DryRun {
-		return c.printChanges(picked+"dry run, nothing is changed:\n", changes)
+		return c.printChanges(picked+"dry run; without --dry-run:\n", changes)
 	}
 	if err := c.printChanges(picked, changes); err != nil {
 		return err
@@ -183,7 +183,7 @@ func (c *config) cniStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Show the installed plugin and network, and whether pods can be attached",
-		Long:    "Show the installed plugin and network, and whether pods can be attached. If not, the exit code is 1.",
+		Long:    "Show the installed plugin and network, and whether pods can be attached. The exit code is 1 if not.",
 		Example: "  mustang cni status",
 		PreRunE: cli.Check(func([]string) error { return place.check() }),
 	}
@@ -201,8 +201,11 @@ func (c *config) cniStatus() *cobra.Command {
 		if err := c.Printf("plugin  %s\nnetwork %s\n", plugin, place.Conf()); err != nil {
 			return err
 		}
-		if before, err := place.Before(); err != nil || len(before) > 0 {
-			return errors.Join(err, fmt.Errorf("runtimes use %s instead, whose name sorts first", before))
+		before, err := place.Before()
+		if err != nil {
+			return err
+		} else if len(before) > 0 {
+			return fmt.Errorf("runtimes use %s instead: its name sorts first", before[0])
 		}
 		if err := c.canAttach(ctx, conflist); err != nil {
 			return fmt.Errorf("pods cannot be attached: %w", err)

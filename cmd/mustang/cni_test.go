@@ -36,7 +36,7 @@ func TestCNIInstall(t *testing.T) {
 		"status: exit code %d, %q", code, stderr)
 	code, stdout, _ := run("install", "--link", "veth", "--dry-run")
 	_, err := os.Stat(root + "/bin")
-	testkit.Check(t, code == exitDone && strings.Contains(stdout, "nothing is changed:\nplugin "+plugin+" written\n") &&
+	testkit.Check(t, code == exitDone && strings.Contains(stdout, "without --dry-run:\nplugin "+plugin+" written\n") &&
 		os.IsNotExist(err), "dry run: exit code %d, stdout %q, %v", code, stdout, err)
 	for _, word := range []string{"written", "unchanged"} {
 		code, stdout, stderr := run("install", "--link", "auto", "--name", "pods", "--masquerade", "--mtu", "1400",

@@ -26,11 +26,11 @@ func (c *config) explain() *cobra.Command {
 	var out explainOutput
 	cmd := &cobra.Command{
 		Use:   "explain [SUITE] ROW",
-		Short: "Tell what the packets of a row cross, and how long each step takes",
+		Short: "Show the steps of a row's packets, and the time of each",
 		Long: `Build the network of a row of mustang bench (default suite: pod-links), and exchange requests
 and responses of one byte over it. Show what each packet crosses, in order:
 sockets, devices, softirqs, route look-ups, netfilter hooks, BPF programs, and switches
-between threads, with the median time of each step. "mustang bench --list SUITE" has the rows.
+between threads, with the mean time of each step. "mustang bench --list SUITE" has the rows.
 
 The steps are traced, at tracepoints of the kernel and before and after the functions and
 programs of hooks. The cost of recording is measured and subtracted. The transaction
@@ -67,7 +67,7 @@ link modes. Steps then have instructions in place of nanoseconds.`,
 	cli.AddOutput(cmd, &out.format)
 	f.IntVar(&o.Count, "count", explain.DefaultCount, fmt.Sprintf("transactions that are traced, %d to %d",
 		explain.MinCount, explain.MaxCount))
-	f.StringVar(&out.against, "against", "", "another row of the suite, to tell the difference by step")
+	f.StringVar(&out.against, "against", "", "another row of the suite; print the difference of each step")
 	f.BoolVar(&out.guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
 	f.BoolVar(&o.Instructions, "instructions", false,
 		"count instructions, on a machine with a clock that counts them (set by --vm)")

@@ -21,6 +21,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/distro"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -31,7 +32,7 @@ func (c *config) probe() *cobra.Command {
 		Use:   "probe",
 		Short: "Show the link modes and features of this machine, and what the others need",
 		Long: `Show the link modes and features of this machine, and what the others need: a kernel
-version, a module, an option of the kernel's configuration, or a Debian package.
+version, a module, an option of the kernel's configuration, or the command that installs a program.
 
 The command tries each in a temporary network namespace. It changes nothing else, but the
 kernel may load modules. The exit code is 0 even if features are missing. Needs root.`,
@@ -144,8 +145,6 @@ func (r checkResult) note() string {
 	return r.Use + r.Detail
 }
 
-const debianPackage = "Debian package " // starts the requirement of a program
-
 func featureChecks() (checks []check) {
 	for _, f := range objects.Features("") {
 		run := func(*prober) (string, error) { return f.Probe() }
@@ -169,7 +168,8 @@ func featureChecks() (checks []check) {
 		{"vm", "kvm", "VMs at full speed instead of emulation", virtualization, "", file("/dev/kvm")},
 		{"vm", "vhost_net", "packets of VMs without QEMU", "", "vhost_net", file("/dev/vhost-net")},
 		program("vm", "qemu-system-"+cmp.Or(machines[runtime.GOARCH], runtime.GOARCH), "VMs, bench --vm", "qemu-system-x86"),
-		{"vm", "virtiofsd", "bench --vm", debianPackage + "qemu-system-common", "", file("/usr/lib/qemu/virtiofsd")},
+		{"vm", "virtiofsd", "bench --vm", distro.Missing("", "qemu-system-common").Remedy, "",
+			file("/usr/lib/qemu/virtiofsd")},
 		program("program", "iptables", "lab --via iptables", "iptables"),
 		program("program", "nft", "lab --via nftables", "nftables"),
 		program("program", "ovs-vswitchd", "link modes of Open vSwitch", "openvswitch-switch"),
@@ -216,9 +216,8 @@ func queue(kind string) func(*prober) (string, error) {
 }
 
 func program(group, name, use, from string) check {
-	return check{group: group, name: name, use: use, needs: debianPackage + from, run: func(*prober) (string, error) {
-		return exec.LookPath(name)
-	}}
+	return check{group: group, name: name, use: use, needs: distro.Missing(name, from).Remedy,
+		run: func(*prober) (string, error) { return exec.LookPath(name) }}
 }
 
 func file(path string) func(*prober) (string, error) {

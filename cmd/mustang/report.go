@@ -44,6 +44,9 @@ With --share write the answer as a picture, share.svg and share.png, and as Mark
   mustang report mustang-results -o benchfmt`,
 		Args: cli.Arguments("RESULTS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if share && cmd.Flags().Changed("output") {
+				return cli.Usage(errors.New("--share: it takes no -o"))
+			}
 			return cli.Interruptible(cmd.Context(), func() error { return c.reportOn(args[0], format, share) })
 		},
 	}

@@ -179,9 +179,9 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 	case a.unread[at] != "":
 		return fmt.Sprintf("Pod %s/%s cannot be read: %s", namespace, name, a.unread[at])
 	case !known.here || uid != "" && !slices.Contains(known.uids[:], uid):
-		return fmt.Sprintf("the API server has told of no Pod %s/%s with UID %q on this node", namespace, name, uid)
+		return fmt.Sprintf("the agent has not received Pod %s/%s with UID %q of this node", namespace, name, uid)
 	case !there:
-		return fmt.Sprintf("the API server has told of no Namespace %s", namespace)
+		return fmt.Sprintf("the agent has not received Namespace %s", namespace)
 	}
 	return ""
 }

@@ -235,7 +235,7 @@ func TestAwaitPod(t *testing.T) {
 	err := await("", "", time.Minute)
 	testkit.Check(t, err == nil, "the tables alone: %v", err)
 	put("web", "here", `"uid": "1"`)
-	fails("web", "1", "no Namespace shop")
+	fails("web", "1", "not received Namespace shop")
 	s.Put(t, "/api/v1/namespaces", shopNamespace)
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, ""))
 	rows.wantsRules(t, "a policy", rules{[]string{"shop/deny"}, []string{"web map[app:web] []"}})
@@ -252,9 +252,9 @@ func TestAwaitPod(t *testing.T) {
 	}
 	err = await("late", "", time.Minute)
 	testkit.Check(t, err == nil, "a runtime that tells no UID: %v", err)
-	fails("late", "9", `no Pod shop/late with UID "9"`)
-	fails("there", "3", "no Pod shop/there")
-	fails("none", "7", "no Pod shop/none")
+	fails("late", "9", `not received Pod shop/late with UID "9"`)
+	fails("there", "3", "not received Pod shop/there")
+	fails("none", "7", "not received Pod shop/none")
 
 	rows.set(func() { rows.refuses = errors.New("no tables") })
 	put("new", "here", `"uid": "8"`)

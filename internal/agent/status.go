@@ -126,7 +126,7 @@ func (a *Agent) objects(have tables, failed string) []status.Object {
 	for at, why := range a.unread {
 		text := "it cannot be read: " + why
 		if _, had := a.policies.of[at]; had && policyKinds[at.resource] == "" {
-			text += "; what it said before is in force"
+			text += "; its previous version is in force"
 		}
 		kind := cmp.Or(policyKinds[at.resource], strings.TrimSuffix(at.resource, "s"))
 		named := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name}
@@ -149,9 +149,9 @@ func (t tables) compare(o *status.Object, e status.Entry, there, same bool) {
 		o.State = status.Waiting
 	case o.State == status.Waiting:
 	case there:
-		e.Why = "the tables have what it said before"
+		e.Why = "its previous version is installed"
 	default:
-		e.Why = "it is not there"
+		e.Why = "not installed"
 	}
 	o.Entries = append(o.Entries, e)
 }

@@ -230,9 +230,9 @@ func (r *run) skip(byID [][]*measuredRow) {
 		}
 		for _, row := range rows {
 			row.skip(reason)
-			if absent := (*distro.MissingError)(nil); errors.As(reason, &absent) {
-				missing = append(missing, row)
-			}
+		}
+		if absent := (*distro.MissingError)(nil); errors.As(reason, &absent) {
+			missing = append(missing, rows[0])
 		}
 	}
 	for _, rows := range groupBy(missing, func(row *measuredRow) string { return row.row.Reason }) {

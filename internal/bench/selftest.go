@@ -33,7 +33,7 @@ const (
 	// too narrow. Pairs of one lab share its noise, so their number varies more than binomially.
 	tooManySingle = 2
 	tooWide       = 0.1 // the half-width from which an interval shows nothing
-	tooWideToTell = ": too wide to tell anything; repeat on a quiet machine"
+	tooWideToTell = ": interval too wide; repeat on a quiet machine"
 	// shortestDelay is the smallest difference that must be found, as a share of a transaction: machines differ in speed.
 	shortestDelay = 0.005
 	rateTolerance = 0.02 // how far a figure may miss a wire's rate, as a share

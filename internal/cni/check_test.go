@@ -55,7 +55,7 @@ func tamperings() []tampering {
 			want: []string{"mustang-cni-net", "0 rules"}},
 		{name: "host port's service gone", do: (*fixture).dropPorts, want: []string{"host port", "does not lead to"}},
 		{name: "host port leads elsewhere", do: (*fixture).redirectPorts, want: []string{"host port", "does not lead to"}},
-		{name: "host unknown", do: dropHost, shared: true, want: []string{"sockets of host", "not known to the datapath"}},
+		{name: "host unknown", do: dropHost, shared: true, want: []string{"sockets of host", "network namespace is not registered"}},
 		{name: "socket programs detached", do: dropSockets, shared: true, want: []string{"lacks the socket programs",
 			"connect4"}},
 		{name: "a socket program detached, its link pinned", do: detach("cgroup-*connect4"), shared: true,

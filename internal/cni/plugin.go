@@ -80,7 +80,7 @@ func (p *Plugin) await(ctx context.Context, c netconf.Config, r Request) error {
 	if !c.AwaitsAgent() {
 		return nil
 	}
-	err := errors.New("nothing here asks the agent")
+	err := errors.New("no client of the agent is set")
 	if p.Await != nil {
 		ctx, cancel := context.WithTimeout(ctx, awaitTime)
 		defer cancel()

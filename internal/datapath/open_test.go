@@ -178,12 +178,12 @@ func TestCheckHost(t *testing.T) {
 		must(d.Sockets().Attach(t.Context(), path))(t)
 		must(d.Sockets().Put(t.Context(), service.CLI, host, HostScope))(t)
 	}
-	want("not known to the datapath", "lacks the socket programs getpeername4", "connect6")
+	want("network namespace is not registered", "lacks the socket programs getpeername4", "connect6")
 	add()
 	want()
 	must(d.Sockets().Put(t.Context(), service.CLI, host, PodScope))(t)
 	must(d.Sockets().Put(t.Context(), service.CNI, host, HostScope))(t) // not for this owner
-	want("not known to the datapath")
+	want("network namespace is not registered")
 	add()
 	c := must(cgroup.Open(path))(t)
 	defer c.Close()

@@ -132,9 +132,9 @@ func (d *podDevice) guardDeviations(o *objects.Objects, id uint32, alone bool) (
 		case err != nil:
 			return nil, err
 		case i > 0 && have != want:
-			return []string{"the source guard does not know its device in the pod"}, nil
+			return []string{"map source_guard lacks its device in the pod"}, nil
 		case !ok:
-			return []string{"the source guard does not know its device"}, nil
+			return []string{"map source_guard lacks its device"}, nil
 		case have != want:
 			return []string{fmt.Sprintf("the source guard has flags %d and %d prefixes, want %d and %d, or other addresses",
 				have.Flags, have.Prefixes, want.Flags, want.Prefixes)}, nil
@@ -152,14 +152,14 @@ func (d *podDevice) missingOuter(o *objects.Objects) (missing []string, err erro
 		if _, ok, err := o.Devices.Get(guardedKey(k.IfIndex)); err != nil {
 			return nil, err
 		} else if !ok && isEntrance(k) {
-			missing = append(missing, fmt.Sprintf("the source guard does not know interface %d of the host", k.IfIndex))
+			missing = append(missing, fmt.Sprintf("map devices lacks interface %d of the host", k.IfIndex))
 		}
 	}
 	if d.Point.OnPod() && !d.Switched {
 		if _, ok, err := o.Senders.Get(objects.SenderKey{Netns: d.Netns}); err != nil {
 			return nil, err
 		} else if !ok {
-			missing = append(missing, "the source guard does not know its network namespace")
+			missing = append(missing, "map source_guard lacks its network namespace")
 		}
 	}
 	return missing, nil

@@ -192,7 +192,7 @@ func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) er
 		return err
 	}
 	if decodeScope(row, owner) != HostScope {
-		found = append(found, "its network namespace is not known to the datapath")
+		found = append(found, "its network namespace is not registered")
 	}
 	for _, k := range s.o.Missing(cgroupLinks(c.ID), c.ID) {
 		missing = append(missing, k.Hook.Program)

@@ -4,6 +4,7 @@
 package distro
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -42,23 +43,28 @@ func Find(name, debianPackage string, dirs ...string) (string, error) {
 	return "", Missing(name, debianPackage)
 }
 
-// A manager installs packages on the distributions with these IDs. Its names stand in the order of debianNames.
+// A manager installs packages on the distributions with these IDs. It calls packages by other names than Debian.
 type manager struct {
-	ids, command, names string
+	ids     []string
+	command string
+	names   map[string]string
 }
 
-// The names of packages in 2026, where distributions call them differently.
-const debianNames = "openvswitch-switch containernetworking-plugins docker.io qemu-system-x86 qemu-system-common"
-
 func managers() []manager {
+	plugins, switches, docker := "containernetworking-plugins", "openvswitch-switch", "docker.io"
+	qemu, shared := "qemu-system-x86", "qemu-system-common"
 	return []manager{
-		{"debian ubuntu", "apt install", debianNames},
-		{"fedora rhel centos", "dnf install",
-			"openvswitch containernetworking-plugins moby-engine qemu-system-x86 virtiofsd"},
-		{"arch", "pacman -S", "openvswitch cni-plugins docker qemu-system-x86 virtiofsd"},
-		{"suse opensuse", "zypper install", "openvswitch cni-plugins docker qemu-x86 virtiofsd"},
-		{"alpine", "apk add", "openvswitch cni-plugins docker qemu-system-x86_64 virtiofsd"},
-		{"nixos", "nix-shell -p", "openvswitch cni-plugins docker qemu virtiofsd"},
+		{[]string{"debian", "ubuntu"}, "apt install", nil},
+		{[]string{"fedora", "rhel", "centos"}, "dnf install",
+			map[string]string{switches: "openvswitch", docker: "moby-engine", shared: "virtiofsd"}},
+		{[]string{"arch"}, "pacman -S",
+			map[string]string{switches: "openvswitch", plugins: "cni-plugins", docker: "docker", shared: "virtiofsd"}},
+		{[]string{"suse", "opensuse"}, "zypper install", map[string]string{
+			switches: "openvswitch", plugins: "cni-plugins", docker: "docker", qemu: "qemu-x86", shared: "virtiofsd"}},
+		{[]string{"alpine"}, "apk add", map[string]string{switches: "openvswitch", plugins: "cni-plugins",
+			docker: "docker", qemu: "qemu-system-x86_64", shared: "virtiofsd"}},
+		{[]string{"nixos"}, "nix-shell -p", map[string]string{
+			switches: "openvswitch", plugins: "cni-plugins", docker: "docker", qemu: "qemu", shared: "virtiofsd"}},
 	}
 }
 
@@ -77,11 +83,8 @@ func installCommand(osRelease, debianPackage string) string {
 	}
 	for _, id := range ids {
 		for _, m := range managers() {
-			if slices.Contains(strings.Fields(m.ids), id) {
-				if i := slices.Index(strings.Fields(debianNames), debianPackage); i >= 0 {
-					debianPackage = strings.Fields(m.names)[i]
-				}
-				return m.command + " " + debianPackage
+			if slices.Contains(m.ids, id) {
+				return m.command + " " + cmp.Or(m.names[debianPackage], debianPackage)
 			}
 		}
 	}

@@ -91,7 +91,7 @@ func Exec(ctx context.Context, config *rest.Config, run ExecCommand, streams Exe
 			done <- exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: streams.Stdin, Stdout: streams.Stdout,
 				Stderr: streams.Stderr})
 		}()
-		select { // the library heeds the context once it is connected
+		select { // the library obeys the context once it is connected
 		case err = <-done:
 		case <-ctx.Done():
 			err = context.Cause(ctx)

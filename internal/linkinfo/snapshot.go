@@ -177,7 +177,7 @@ func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("ask ethtool in network namespace %q: %w", n.Name(), err)
+		return nil, fmt.Errorf("query ethtool in network namespace %q: %w", n.Name(), err)
 	}
 	for i := range links {
 		links[i].addFilters(handle)

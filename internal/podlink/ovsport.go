@@ -85,7 +85,7 @@ func (o ovsPorts) remove(at session) error {
 // On the user-space datapath the device then gets the name Pod.IfName. It is a TAP device that ovs-vswitchd holds
 // open, so it ends with that process. If the pod's namespace ends, ovs-vswitchd keeps polling it until Delete. The
 // MTU is at most 1500, which ovs-vswitchd assumes. On each change of its configuration, ovs-vswitchd looks for the
-// device in vain; a kernel with modules then looks for a module of that name.
+// device without success; a kernel with modules then looks for a module of that name.
 //
 // On the kernel's datapath a renamed device is lost to its switch: both the kernel and ovs-vswitchd find ports by the
 // name of their device. There the device keeps the port's name, and has Pod.IfName as an alternative name, with which

@@ -117,7 +117,7 @@ func (p Pod) validateLinkOnly(network Network) error {
 		return err
 	}
 	if len(p.Addresses) > 0 {
-		return errors.New("a pod that asks for addresses has addresses")
+		return errors.New("a pod with DHCP must not list addresses")
 	}
 	return cmp.Or(p.validateMAC(), p.validateNamespace(network))
 }
@@ -148,7 +148,7 @@ func (p Pod) validateAddresses(network Network) error {
 		return err
 	}
 	if p.LinkOnly {
-		return errors.New("the link mode can't create a link for a pod that asks for addresses (DHCP)")
+		return errors.New("the link mode can't create a link for a pod that uses DHCP")
 	}
 	if len(p.Addresses) == 0 {
 		return errors.New("no addresses for the pod")

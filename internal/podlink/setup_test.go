@@ -193,12 +193,12 @@ func TestLinkOnly(t *testing.T) {
 func (f *fixture) linkOnlyFails(t *testing.T) {
 	t.Helper()
 	for words, spoil := range map[string]func(*Network, *Pod){
-		"has addresses": func(_ *Network, p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("192.168.10.9")} },
-		"multicast":     func(_ *Network, p *Pod) { p.MAC = []byte{1, 2, 3, 4, 5, 6} },
-		"no namespace":  func(_ *Network, p *Pod) { p.Namespace = nil },
-		"interface":     func(_ *Network, p *Pod) { p.IfName = "a/b" },
-		`"none"`:        func(n *Network, _ *Pod) { n.Uplink, n.Bridge = "none", "none" },
-		"MTU":           func(n *Network, _ *Pod) { n.MTU = 1 },
+		"not list addresses": func(_ *Network, p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("192.168.10.9")} },
+		"multicast":          func(_ *Network, p *Pod) { p.MAC = []byte{1, 2, 3, 4, 5, 6} },
+		"no namespace":       func(_ *Network, p *Pod) { p.Namespace = nil },
+		"interface":          func(_ *Network, p *Pod) { p.IfName = "a/b" },
+		`"none"`:             func(n *Network, _ *Pod) { n.Uplink, n.Bridge = "none", "none" },
+		"MTU":                func(n *Network, _ *Pod) { n.MTU = 1 },
 	} {
 		pod, network := f.newPod(t, 2), f.network
 		pod.Addresses = nil

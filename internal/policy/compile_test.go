@@ -44,9 +44,9 @@ func TestBadSnapshot(t *testing.T) {
 		"ipBlock.except[0]: ::ffff:10.0.0.0/104 is not": bad(Policy{Ingress: []Rule{{Action: Accept, Peers: []Peer{{
 			Block: &Block{CIDR: netip.MustParsePrefix("::/0"), Except: []netip.Prefix{
 				netip.MustParsePrefix("::ffff:10.0.0.0/104")}}}}}}}),
-		"spec.ingress[0].action: not known in this tier": bad(Policy{Ingress: []Rule{{Action: Deny}}}),
-		"spec.egress[0].ports[0].protocol: missing":      bad(Policy{Egress: []Rule{{Ports: []Port{{First: 1}}}}}),
-		"spec.egress[0].to[0].peer: want exactly one":    bad(Policy{Egress: []Rule{{Peers: []Peer{{}}}}}),
+		"spec.ingress[0].action: unknown in this tier": bad(Policy{Ingress: []Rule{{Action: Deny}}}),
+		"spec.egress[0].ports[0].protocol: missing":    bad(Policy{Egress: []Rule{{Ports: []Port{{First: 1}}}}}),
+		"spec.egress[0].to[0].peer: want exactly one":  bad(Policy{Egress: []Rule{{Peers: []Peer{{}}}}}),
 		"ports[0].endPort: 1 is less than port 2": bad(Policy{Egress: []Rule{{Ports: []Port{{Protocol: 6, First: 2,
 			Last: 1}}}}}),
 		"podSelector.matchExpressions[0]: operator: \"x\"": bad(Policy{Subject: PodSelector{Pods: Selector{

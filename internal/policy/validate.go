@@ -26,7 +26,7 @@ func (p *Policy) Validate() error {
 	case p.Namespace != "" && !isLabel(p.Namespace):
 		return fmt.Errorf("metadata.namespace: %q: want at most %d of a to z, 0 to 9 and -", p.Namespace, maxLabel)
 	case p.Tier > Baseline:
-		return fmt.Errorf("spec.tier: %d is not known", p.Tier)
+		return fmt.Errorf("spec.tier: unknown tier %d", p.Tier)
 	case (p.Tier == Namespaced) != (p.Namespace != ""):
 		return errors.New("metadata.namespace: a NetworkPolicy has one, others have none")
 	case p.Priority > 1000:
@@ -59,7 +59,7 @@ func within(field string, err error) error {
 
 func (r *Rule) validate(t Tier, peers string) error {
 	if r.Action > Pass || t == Namespaced && r.Action != Accept {
-		return errors.New("action: not known in this tier")
+		return errors.New("action: unknown in this tier")
 	}
 	for i, p := range r.Peers {
 		if err := p.validate(); err != nil {

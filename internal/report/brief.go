@@ -118,7 +118,7 @@ func (st *suite) briefTable() Table {
 	}
 	rescaled := func(c contender) bool { return short(c.figure) != short(c.Median) }
 	if slices.ContainsFunc(st.workloads, func(t *workload) bool { return slices.ContainsFunc(t.contest, rescaled) }) {
-		out.Notes = append(out.Notes, "Figures follow the ratios; each row's own: -o wide.")
+		out.Notes = append(out.Notes, "Figures are computed from the ratios; measured medians: -o wide.")
 	}
 	out.Notes = append(out.Notes, out.trimmed().legend(st.workloads[0].turns())...)
 	return *out

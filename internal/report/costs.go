@@ -58,27 +58,38 @@ func (st *suite) prices() (out []costKey) {
 	return out
 }
 
-const mostServiceLines = 2 // limits the links in the answer's lines on Services; the table has the others
+const mostServiceLinks = 2 // limits the links in the answer's lines on Services; the table has the others
 
-// serviceLines are the verdicts on Services, a line a link: the cost of each proxy in requests.
-func (st *suite) serviceLines() []string {
+// serviceLines are the verdicts on Services: what each proxy changes for requests, a line a link and proxy.
+func (st *suite) serviceLines() (out []string) {
 	t := st.workloads[max(0, slices.IndexFunc(st.workloads, func(t *workload) bool {
 		return t.Workload == result.WorkloadTCPRR && t.Flows == 1
 	}))]
-	var out []string
+	links := 0
 	for _, link := range st.links() {
-		var proxies []string
+		before := len(out)
 		for _, proxy := range vias {
 			all, service := costKey{link, proxy.via, result.AsksProxy}, costKey{link, proxy.via, result.AsksService}
 			if t.knows(all) && t.knows(service) {
-				proxies = append(proxies, fmt.Sprintf("with %s %s, a Service %s on top", proxy.name, t.cost(all), t.cost(service)))
+				out = append(out, fmt.Sprintf("%s on %s with %s: %s. To a Service: %s.", upper(t.plural()), link, proxy.name,
+					t.change(all, "no change", ""), t.change(service, "no further change", "another ")))
 			}
 		}
-		if len(proxies) > 0 && len(out) < mostServiceLines {
-			out = append(out, fmt.Sprintf("%s on %s: %s.", upper(t.plural()), link, strings.Join(proxies, "; ")))
+		if len(out) > before {
+			links++
+		}
+		if links == mostServiceLinks {
+			break
 		}
 	}
 	return out
+}
+
+func (t *workload) change(k costKey, none, found string) string {
+	if cost := t.cost(k); strings.HasPrefix(cost, "within ") {
+		return fmt.Sprintf("%s (%s)", none, cost)
+	}
+	return found + t.cost(k)
 }
 
 func (st *suite) costTable() Table {
@@ -89,7 +100,7 @@ func (st *suite) costTable() Table {
 	out := &Table{Title: "What Services cost", Columns: []Column{left(0, "link"), left(0, "proxy"), left(0, "effect on")},
 		Notes: []string{effects +
 			" against the same link without a service proxy; of a Service on top, against the pod IP beside the proxy. " +
-			"± to the farther end of the 95 % interval. within: no difference found. * not certain."}}
+			"± the longer side of the 95 % interval. within: no difference found. * not certain."}}
 	for i, t := range st.workloads {
 		out.Columns = append(out.Columns, right(1+i, t.briefHead()))
 	}

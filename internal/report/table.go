@@ -98,7 +98,7 @@ func (t *Table) legend(holm bool) []string {
 	}
 	var parts []string
 	for _, sign := range [][2]string{{"~", none}, {"?", "?\u00a0too few rounds."},
-		{"±", "±\u00a0to the farther end of the 95\u00a0% interval."}} {
+		{"±", "±\u00a0the longer side of the 95\u00a0% interval."}} {
 		has := func(c Cell) bool { return strings.Contains(c.Text+c.Mark, sign[0]) }
 		if slices.ContainsFunc(t.Columns, func(c Column) bool { return c.Right && slices.ContainsFunc(c.Cells, has) }) {
 			parts = append(parts, sign[1])

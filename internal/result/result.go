@@ -213,7 +213,7 @@ type Suite struct {
 	// [AnswerTally] compares Subject and Object, such as "Open vSwitch" and "Linux bridge".
 	Subject    string      `json:"subject,omitempty"`
 	Object     string      `json:"object,omitempty"`
-	Statements []Statement `json:"statements,omitempty"` // comparisons that the answer tells in words
+	Statements []Statement `json:"statements,omitempty"` // comparisons that the answer prints
 	Notes      []string    `json:"notes,omitempty"`      // remarks on the suite's rows
 }
 

@@ -224,7 +224,7 @@ type Row struct {
 	// CallsPerSecond is the median rate of parallel calls of a plugin, from the first start to the last end.
 	CallsPerSecond float64 `json:"calls_per_second,omitempty"`
 	Status         string  `json:"status"`           // [StatusOK], [StatusSkipped] or [StatusFailed]
-	Reason         string  `json:"reason,omitempty"` // tells why the row was skipped or failed
+	Reason         string  `json:"reason,omitempty"` // why the row was skipped or failed
 	Note           string  `json:"note,omitempty"`   // a remark for readers of the row
 }
 

@@ -97,5 +97,5 @@ func (c Conn) askNetfilter(part string, question int) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) { // no such part, or no nfnetlink
 		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	return c.failed(err, "ask for %s", part)
+	return c.failed(err, "query %s", part)
 }

@@ -108,7 +108,7 @@ func TestValidateSettings(t *testing.T) {
 		"dsr to one address": {func(s *Service) {
 			s.External, s.DSR = true, IPIP
 			s.Backends = append(s.Backends, Backend{Addr: netip.MustParseAddrPort("10.1.0.1:81"), State: Draining})
-		}, `backend "10.1.0.1:81": another backend has the address`},
+		}, `backend "10.1.0.1:81": address used twice`},
 		"unknown dsr": {func(s *Service) { s.External, s.DSR = true, 2 }, "unknown dsr 2"},
 		"two places":  {func(s *Service) { s.NodePort, s.External = true, true }, "not both"},
 		"external on lo": {func(s *Service) { s.External, s.Frontend = true, netip.MustParseAddrPort("127.0.0.1:80") },

@@ -121,8 +121,7 @@ func (s Service) validateBackends() error {
 		case backends[b.Addr]:
 			return fmt.Errorf("backend %q: duplicate", b.Addr)
 		case s.DSR != NoDSR && addresses[b.Addr.Addr()]:
-			return fmt.Errorf("backend %q: another backend has the address, and with dsr %s the tunnel does not tell the port",
-				b.Addr, s.DSR)
+			return fmt.Errorf("backend %q: address used twice; with dsr %s the tunnel carries no backend port", b.Addr, s.DSR)
 		}
 		backends[b.Addr], addresses[b.Addr.Addr()] = true, true
 	}

@@ -53,7 +53,7 @@ func running(ctx context.Context, dir string) error {
 	if err != nil {
 		return nil
 	}
-	return fmt.Errorf("an agent already runs on this node, process %s (%s); to ask it: mustang agent status", process,
+	return fmt.Errorf("an agent already runs on this node, process %s (%s); its state: mustang agent status", process,
 		filepath.Join(dir, SocketName))
 }
 
@@ -134,11 +134,11 @@ func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) 
 	}
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("ask the agent at %s: %w", path, err)
+		return nil, fmt.Errorf("query the agent at %s: %w", path, err)
 	case int64(len(body)) > limit:
-		return nil, fmt.Errorf("ask the agent at %s: the answer has more than %d bytes", path, limit)
+		return nil, fmt.Errorf("query the agent at %s: the answer has more than %d bytes", path, limit)
 	case answer.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("the agent says: %s", body[:min(len(body), 500)])
+		return nil, fmt.Errorf("agent's answer: %s", body[:min(len(body), 500)])
 	}
 	return body, nil
 }

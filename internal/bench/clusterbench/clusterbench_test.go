@@ -248,7 +248,7 @@ func TestReasons(t *testing.T) {
 		change       func(*Options)
 		exec         error
 	}{
-		"image": {status: waits("ImagePullBackOff"), want: "pod client on node a: ImagePullBackOff: not found"},
+		"image": {status: waits("ImagePullBackOff"), want: "pod client on node a: ImagePullBackOff: not found; make image"},
 		"ended": {status: `{"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 127, ` +
 			`"message": "no such file"}}}]}`, want: "pod client on node a: ended with exit code 127: no such file"},
 		"family": {status: strings.ReplaceAll(ready, "%s", `{"ip": "fd00::1"}`), want: "pod client lacks an IPv4 address"},

@@ -164,7 +164,11 @@ var finals = []string{"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName
 func unready(p corev1.Pod) (reason string, final bool) {
 	for _, s := range p.Status.ContainerStatuses {
 		if w := s.State.Waiting; w != nil && w.Reason != "" {
-			return strings.TrimSuffix(w.Reason+": "+w.Message, ": "), slices.Contains(finals, w.Reason)
+			reason := strings.TrimSuffix(w.Reason+": "+w.Message, ": ")
+			if strings.Contains(w.Reason, "Image") {
+				reason += "; make image writes the image: load it on each node, or push it and name it by --image"
+			}
+			return reason, slices.Contains(finals, w.Reason)
 		}
 		if t := s.State.Terminated; t != nil {
 			return fmt.Sprintf("ended with exit code %d: %s", t.ExitCode, cmp.Or(t.Message, t.Reason)), true

@@ -202,7 +202,7 @@ func TestAwaitsPolicies(t *testing.T) {
 		"never":             {err: errors.New("no such Pod"), asks: true},
 		"not of Kubernetes": {config: `,"policies":"auto"`, served: 1},
 		"another datapath":  {options: func(o *Options) { o.Plugin.BPFRoot += "2" }, err: errors.New("another layout or directories")},
-		"nothing to ask":    {options: func(o *Options) { o.Plugin.Await = nil }, err: errors.New("nothing here asks")},
+		"nothing to ask":    {options: func(o *Options) { o.Plugin.Await = nil }, err: errors.New("no client of the agent is set")},
 		"chained, and never": {config: `,"policies":"agent","chained":true,"prevResult":{}`, err: errors.New("no such Pod"),
 			asks: true},
 	} {

@@ -152,7 +152,7 @@ func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	size := t.objects.Slots.Len()
 	if wanted != 0 && int(wanted) != size {
 		warnings = append(warnings, fmt.Sprintf(
-			"the table has room for %d connections, not %d: its size counts when the maps are created", size, wanted))
+			"the table has %d slots, not %d: the size is set when the maps are created", size, wanted))
 	}
 	full := func(open int) bool { return 5*open > 4*size }
 	// The count of programs has connections that have expired since. Look closer only where it may matter.
@@ -162,7 +162,7 @@ func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	stats, err := t.Stats()
 	if open := stats.Open(); err == nil && full(open) {
 		warnings = append(warnings,
-			fmt.Sprintf("connections: %d open, room for %d: mustang conntrack stats names their clients", open, size))
+			fmt.Sprintf("connections: %d open of %d slots: mustang conntrack stats names their clients", open, size))
 	}
 	return warnings, err
 }

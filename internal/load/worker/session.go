@@ -222,7 +222,7 @@ func (s *session) park(deadline time.Duration) error {
 		case err != nil:
 			return fmt.Errorf("wait for the peer: %w", err)
 		case n == 0:
-			return fmt.Errorf("nothing heard for %v: %w", deadline, unix.ETIMEDOUT)
+			return fmt.Errorf("no message for %v: %w", deadline, unix.ETIMEDOUT)
 		}
 		return nil
 	}

@@ -142,7 +142,7 @@ func (t *target) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	case of.Nodes != nil:
 		*t = target{{Nodes: &of.Nodes.Selector}}
 	case of.DomainNames != nil:
-		return fieldError("domainNames", errors.New("not supported: rules know addresses only"))
+		return fieldError("domainNames", errors.New("not supported: rules match addresses only"))
 	case of.Networks == nil:
 		*t = target{{Pods: of.pods()}}
 	case len(of.Networks) == 0:

@@ -75,9 +75,9 @@ func checkKind(o document.Object) error {
 	switch {
 	case policyOf[group] != "" && kinds[o.Kind].add == nil && !slices.Contains(noPolicy, o.Kind) &&
 		!strings.HasSuffix(o.Kind, "AdminNetworkPolicy"):
-		return fmt.Errorf("kind: %q is not known: want %s", o.Kind, policyOf[group])
+		return fmt.Errorf("kind: unknown kind %q: want %s", o.Kind, policyOf[group])
 	case policy && (!found || group == "extensions" || strings.HasSuffix(group, "networking.k8s.io")):
-		return fmt.Errorf("apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or "+
+		return fmt.Errorf("apiVersion: unknown version %s: want NetworkPolicy of networking.k8s.io/v1 or "+
 			"ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2", cmp.Or(o.APIVersion, "none"))
 	}
 	return nil

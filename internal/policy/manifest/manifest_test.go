@@ -25,9 +25,9 @@ var bad = []struct{ text, want string }{
 	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, spec: {}}",
 		"document 1: NetworkPolicy default/: metadata.name: missing"},
 	{"{apiVersion: extensions.networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: x}}",
-		"apiVersion: extensions.networking.k8s.io/v1 is not known"},
+		"apiVersion: unknown version extensions.networking.k8s.io/v1"},
 	{"{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: x}}",
-		"AdminNetworkPolicy default/x: apiVersion: policy"},
+		"AdminNetworkPolicy default/x: apiVersion: unknown version policy"},
 	{
 		networkPolicy("x", "") + networkPolicy("x", ""),
 		"document 2: NetworkPolicy default/x: it is there already: document 1: NetworkPolicy default/x",
@@ -93,17 +93,17 @@ var bad = []struct{ text, want string }{
 	},
 	{"{apiVersion: v1, kind: Node, metadata: {name: n, namespace: x}}", "Node n: metadata.namespace: a Node has none"},
 	{"{apiVersion: extensions/v1beta1, kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}",
-		"apiVersion: extensions/v1beta1 is not known"},
-	{"{kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}", "apiVersion: none is not known"},
+		"apiVersion: unknown version extensions/v1beta1"},
+	{"{kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}", "apiVersion: unknown version none"},
 	{"{apiVersion: networking.k8s.io/v1, kind: networkpolicy, metadata: {name: x}, spec: {podSelector: {}}}",
 		"want NetworkPolicy"},
 	{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyy, metadata: {name: x}}",
-		`kind: "NetworkPolicyy" is not known: want NetworkPolicy`},
+		`kind: unknown kind "NetworkPolicyy": want NetworkPolicy`},
 	{"{apiVersion: networking.k8s.io/v2, kind: NetPolicy, metadata: {name: x}}",
-		`kind: "NetPolicy" is not known: want NetworkPolicy`},
+		`kind: unknown kind "NetPolicy": want NetworkPolicy`},
 	{
 		"{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterPolicy, metadata: {name: x}}",
-		`kind: "ClusterPolicy" is not known: want ClusterNetworkPolicy`,
+		`kind: unknown kind "ClusterPolicy": want ClusterNetworkPolicy`,
 	},
 	{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: "a\nb"}, spec: {podSelector: {}}}`,
 		"metadata.name"},
@@ -144,8 +144,8 @@ func TestVersionsOfClusterNetworkPolicy(t *testing.T) {
 	now, nowErr := read("v1beta1")
 	testkit.Check(t, err == nil && nowErr == nil && len(now.Snapshot.Policies) == 1 && reflect.DeepEqual(now, before),
 		"v1beta1: %+v, %v, v1alpha2: %+v, %v", now, nowErr, before, err)
-	const want = "apiVersion: policy.networking.k8s.io/v1 is not known: want NetworkPolicy of networking.k8s.io/v1 or " +
-		"ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2"
+	const want = "apiVersion: unknown version policy.networking.k8s.io/v1: want NetworkPolicy of networking.k8s.io/v1 " +
+		"or ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2"
 	_, err = read("v1")
 	testkit.Check(t, err != nil && strings.HasSuffix(err.Error(), want), "v1: %v, want %s", err, want)
 }

@@ -16,7 +16,7 @@ const (
 	// answerLines and answerWidth are the room of an answer on a terminal, with the lines on the run and on its files.
 	answerLines, answerWidth = 40, 100
 	// mostSentences and mostFailed are the most verdicts and reasons of failures that an answer shows.
-	mostSentences, mostFailed = 8, 3
+	mostSentences, mostFailed = 11, 3
 )
 
 // Answer prints the answers of r to w, one block for each suite. A block fits on a screen, unless it is to be wide.

@@ -21,7 +21,7 @@ import (
 	"mustang/internal/report"
 )
 
-// Sizes of a shared picture in pixels: of the letters, from line to line, and around the text.
+// Font size, line height and margin of a shared picture, in pixels.
 const shareSize, shareLine, shareEdge = 22, 31, 44
 
 var (
@@ -49,11 +49,12 @@ func (s Shared) Markdown(w io.Writer) error {
 func (s Shared) SVG(w io.Writer) error {
 	var b strings.Builder
 	width := 2*shareEdge + longest(s.lines)*shareSize*3/5 // a letter of a fixed width is 0.6 of its height
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="monospace" font-size="%d" fill="#%02x%02x%02x">`,
-		width, s.height(), shareSize, shareInk.R, shareInk.G, shareInk.B)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d"`, width, s.height())
+	fmt.Fprintf(&b, ` font-family="monospace" font-size="%d" fill="#%02x%02x%02x">`, shareSize, shareInk.R, shareInk.G,
+		shareInk.B)
 	fmt.Fprintf(&b, "\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n")
 	for i, line := range s.lines {
-		fmt.Fprintf(&b, "<text x=\"%d\" y=\"%d\" xml:space=\"preserve\">%s</text>\n", shareEdge, shareEdge+(i+1)*shareLine,
+		fmt.Fprintf(&b, "<text x=\"%d\" y=\"%d\" xml:space=\"preserve\">%s</text>\n", shareEdge, baseline(i),
 			html.EscapeString(line))
 	}
 	_, err := io.WriteString(w, b.String()+"</svg>\n")
@@ -75,11 +76,13 @@ func (s Shared) PNG(w io.Writer) error {
 	draw.Draw(picture, picture.Bounds(), image.NewUniform(sharePaper), image.Point{}, draw.Src)
 	for i, line := range s.lines {
 		pen := font.Drawer{Dst: picture, Src: image.NewUniform(shareInk), Face: face,
-			Dot: fixed.P(shareEdge, shareEdge+(i+1)*shareLine)}
+			Dot: fixed.P(shareEdge, baseline(i))}
 		pen.DrawString(line)
 	}
 	return png.Encode(w, picture)
 }
+
+func baseline(line int) int { return shareEdge + (line+1)*shareLine }
 
 func (s Shared) height() int { return 2*shareEdge + (len(s.lines)+1)*shareLine }
 

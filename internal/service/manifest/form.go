@@ -95,7 +95,7 @@ func (s *set) addOwn(where string, data jsontext.Value) error {
 	case own.Schema == nil:
 		err = fmt.Errorf("schema: missing: want %d", schema)
 	case *own.Schema != schema:
-		err = fmt.Errorf("schema: %d is not known: want %d", *own.Schema, schema)
+		err = fmt.Errorf("schema: unknown schema %d: want %d", *own.Schema, schema)
 	case own.Services == nil:
 		err = errors.New("services: missing")
 	}

@@ -121,7 +121,7 @@ var badForm = []struct {
 	{"[]", "document 1: want an object, got a list", true},
 	{"x", "document 1: want an object, got a string", true},
 	{"{}", "document 1: schema: missing: want 1", true},
-	{`{"schema": 2, "services": []}`, "document 1: schema: 2 is not known: want 1", true},
+	{`{"schema": 2, "services": []}`, "document 1: schema: unknown schema 2: want 1", true},
 	{`{"schema": 1}`, "document 1: services: missing", true},
 	{`{"schema": 1, "services": [], "more": 1}`, "document 1: more: unknown field", true},
 	{`{"schema": 1, "services": [], "services": []}`, "services: duplicate", false},

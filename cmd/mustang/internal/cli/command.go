@@ -159,7 +159,7 @@ var aliases = map[string][]string{
 // words of flags.
 func (c *Config) Finish(cmd *cobra.Command) {
 	cmd.Aliases = aliases[cmd.Name()]
-	c.addYAML(cmd, cmd.Annotations[listing] != "")
+	c.addYAML(cmd)
 	if cmd.Args == nil && !cmd.DisableFlagParsing {
 		cmd.Args = Arguments()
 	}

@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -16,8 +18,8 @@ import (
 
 const watchInterval = time.Second
 
-// addYAML makes a command that prints JSON also print YAML, and one that lists also watch.
-func (c *Config) addYAML(cmd *cobra.Command, list bool) {
+// addYAML adds -o yaml to a command with -o json, and --watch to a command ls.
+func (c *Config) addYAML(cmd *cobra.Command) {
 	output := cmd.Flags().Lookup("output")
 	if output == nil {
 		return
@@ -26,63 +28,85 @@ func (c *Config) addYAML(cmd *cobra.Command, list bool) {
 		return
 	}
 	var watch bool
-	if list && cmd.Flags().Lookup("watch") == nil {
-		cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again at each change, until Ctrl-C")
+	if cmd.Name() == "ls" {
+		cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again at each change, until Ctrl-C or an error")
 	}
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		stdout, stderr := c.Stdout, c.Stderr
 		defer func() { c.Stdout, c.Stderr = stdout, stderr }()
 		if output.Value.String() == "yaml" {
-			stdout = &yamlWriter{to: stdout}
+			c.Stdout = &yamlWriter{to: stdout}
 			if err := output.Value.Set("json"); err != nil {
 				return err
 			}
 		}
-		for last := ""; ; {
-			var out, notes strings.Builder
-			if c.Stdout = stdout; watch {
-				c.Stdout, c.Stderr = &out, &notes
-			}
-			err := run(cmd, args)
-			if now := out.String() + notes.String(); now != last {
-				_, outErr := io.WriteString(stdout, out.String())
-				_, notesErr := io.WriteString(stderr, notes.String())
-				last, err = now, errors.Join(err, outErr, notesErr)
-			}
-			if err != nil || !watch {
-				return err
-			}
-			select {
-			case <-cmd.Context().Done():
-				return nil
-			case <-time.After(watchInterval):
-			}
+		if watch {
+			return c.watch(cmd.Context(), func() error { return run(cmd, args) })
+		}
+		return run(cmd, args)
+	}
+}
+
+// watch runs a command each second, and prints its output if that is not the same as before.
+func (c *Config) watch(ctx context.Context, run func() error) error {
+	stdout, stderr, last := c.Stdout, c.Stderr, ""
+	for {
+		var out, notes strings.Builder
+		c.Stdout, c.Stderr = &out, &notes
+		err := run()
+		if now := out.String() + notes.String(); now != last {
+			_, outErr := io.WriteString(stdout, out.String())
+			_, notesErr := io.WriteString(stderr, notes.String())
+			last, err = now, errors.Join(err, outErr, notesErr)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchInterval):
 		}
 	}
 }
 
 // yamlWriter writes each JSON value as a YAML document with the same order of keys.
 type yamlWriter struct {
-	to    io.Writer
-	value []byte // the beginning of a value
+	to   io.Writer
+	rest []byte // the beginning of a value
 }
 
 func (y *yamlWriter) Write(text []byte) (int, error) {
-	if y.value = append(y.value, text...); !json.Valid(y.value) {
-		return len(text), nil
+	y.rest = append(y.rest, text...)
+	for {
+		var value json.RawMessage
+		decoder := json.NewDecoder(bytes.NewReader(y.rest))
+		switch err := decoder.Decode(&value); {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return len(text), nil
+		case err != nil:
+			return 0, err
+		}
+		y.rest = y.rest[decoder.InputOffset():]
+		if err := y.document(value); err != nil {
+			return 0, err
+		}
 	}
+}
+
+func (y *yamlWriter) document(value []byte) error {
 	var document yaml.Node
-	err := yaml.Unmarshal(y.value, &document) // JSON is YAML
-	if err != nil {
-		return 0, err
+	if err := yaml.Unmarshal(value, &document); err != nil { // JSON is YAML
+		return err
 	}
 	asBlocks(&document)
+	if _, err := io.WriteString(y.to, "---\n"); err != nil {
+		return err
+	}
 	encoder := yaml.NewEncoder(y.to)
 	encoder.SetIndent(2)
-	_, err = io.WriteString(y.to, "---\n")
-	y.value = nil
-	return len(text), errors.Join(err, encoder.Encode(&document), encoder.Close())
+	return errors.Join(encoder.Encode(&document), encoder.Close())
 }
 
 func asBlocks(node *yaml.Node) {

@@ -20,8 +20,6 @@ import (
 	"mustang/internal/datapath"
 )
 
-const listing = "listing" // the annotation of a command that lists
-
 // Schema is the version of the JSON that commands print.
 const Schema = 1
 
@@ -78,7 +76,6 @@ func PrintJSON(w io.Writer, value any) error {
 // Listing makes cmd a listing command with -o that runs as root. It calls show with the format.
 func Listing(cmd *cobra.Command, show func(format string) error) *cobra.Command {
 	var format string
-	cmd.Annotations = map[string]string{listing: listing}
 	cmd.RunE = AsRoot(func(context.Context, []string) error { return show(format) })
 	AddOutput(cmd, &format)
 	return cmd

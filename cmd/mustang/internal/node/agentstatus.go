@@ -125,7 +125,7 @@ func serviceNames(ctx context.Context, dir string) (map[string]string, error) {
 // show prints the agent's answer. It returns an error if a selected object is faulty, or nothing has been written yet.
 func show(to io.Writer, r status.Report, format string, q status.Query) error {
 	if q.Name != "" && len(r.Objects) == 0 && !q.Wrong {
-		return fmt.Errorf("the agent knows no %s %s", q.Kind, q.Name)
+		return fmt.Errorf("not found: %s %s", q.Kind, q.Name)
 	}
 	var text bytes.Buffer
 	err := status.WriteText(&text, r, q)

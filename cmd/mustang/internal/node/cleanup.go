@@ -56,9 +56,9 @@ mst-vxlan, and the nftables table mustang-agent. The node goes on to forward pac
 Services and policies stay, and so does the CNI plugin.
 
 With --all, also remove the CNI configuration and plugins, the eBPF programs and maps, what pods shared
-on the node, and the plugin's own files. Only this program is left of Mustang. While pods are attached,
-that is an error, since only the plugin can detach them: drain the node first, or --force. Files of
-other projects stay. The same command again completes one that failed or was killed.`,
+on the node, and the plugin's own files. This program stays, and so do files of other projects. While
+pods are attached, --all is refused, since only the plugin can detach them: drain the node first, or
+--force. The same command again completes one that failed or was killed.`,
 		Example: "  mustang agent cleanup\n  mustang agent cleanup --all",
 		PreRunE: cli.Check(func([]string) error {
 			switch {
@@ -84,8 +84,8 @@ other projects stay. The same command again completes one that failed or was kil
 	flags := cmd.Flags()
 	flags.BoolVar(&o.all, "all", false, "remove all of Mustang from this node")
 	flags.BoolVar(&o.force, "force", false,
-		"with --all, also while pods are attached: they lose their services and policies, and stay until their runtime is "+
-			"told otherwise")
+		"with --all, also while pods are attached: they lose their services and policies, and stay until their runtime "+
+			"deletes them")
 	flags.BoolVar(&o.stay, "stay", false,
 		"with --all, try again until all is removed, then wait for a signal, as a container of a DaemonSet has to")
 	flags.StringVar(&o.healthz, "healthz-address", "",

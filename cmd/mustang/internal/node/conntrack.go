@@ -122,7 +122,7 @@ type statsJSON struct {
 
 func (c commands) conntrackStats() *cobra.Command {
 	return cli.Listing(&cobra.Command{
-		Use: "stats", Short: "Count connections by state, and tell who has the most",
+		Use: "stats", Short: "Count connections by state, and show the client with the most",
 		Long: `Count the slots of the connection table by the state of their connection. Slots that are
 closed, expired (the time-out is over), void (the pod or the UDP backend is gone) or free go
 to new connections. A client that has its share of open connections gets no new one. All clients
@@ -180,7 +180,7 @@ func timeouts(t *objects.Timeouts) []timeout {
 func (c commands) conntrackTimeouts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "timeouts", Short: "Show time-outs of connections, or change them",
-		Long: `Show how long after its last packet a connection ends, by state. Flags change time-outs, for
+		Long: `Show the idle time after which a connection ends, for each state. Flags change time-outs, for
 all connections at once, until mustang datapath unload.`,
 		Example: "  mustang conntrack timeouts\n  mustang conntrack timeouts --established=4h --closed=5s",
 	}

@@ -33,7 +33,7 @@ connections and translated packets of services.`,
 	}
 	cmd.Flags().DurationVar(&watch, "watch", 0, "show rates, over intervals of this length (1s if none is given)")
 	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
-	cmd.Flags().IntVar(&tables, "tables", 0, "end after so many intervals of --watch (default: at Ctrl-C)")
+	cmd.Flags().IntVar(&tables, "tables", 0, "end after this number of intervals of --watch (default: at Ctrl-C)")
 	cmd.Flags().BoolVar(&all, "all", false, "show counters of 0 too")
 	return cli.Listing(cmd, func(format string) error {
 		if cmd.Flags().Changed("watch") {
@@ -119,7 +119,8 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 		return cli.Usage(fmt.Errorf("--watch %s, --tables %d: want %s or more, and 0 or more", interval, tables,
 			shortestWatch))
 	}
-	return w.Existing(errors.New("the datapath does not exist yet"), func(d *datapath.Datapath) error {
+	none := errors.New("the datapath does not exist yet: begin with mustang ep add or svc add")
+	return w.Existing(none, func(d *datapath.Datapath) error {
 		before, err := take(ctx, d, interval)
 		ticks := time.NewTicker(interval)
 		defer ticks.Stop()

@@ -34,7 +34,7 @@ which traffic is delivered directly. A VM needs --host-ifname, --address and --m
 
 What the pod sends must have one of its addresses and its MAC address; all else is dropped and
 counted. Routers, and pods that share addresses, take --allowed-address. --namespace, --pod and
---label are what network policies know of the pod.
+--label identify the pod for network policies.
 
 Of an existing endpoint, only the given flags change. --label replaces all labels, and --address all
 addresses. Root of a pod chooses the addresses of its device: for an untrusted pod give --address,

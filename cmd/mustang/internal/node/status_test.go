@@ -50,7 +50,7 @@ func TestConnectionsFull(t *testing.T) {
 		r := testkit.Must(readStatus(t.Context(), root))(t)
 		amiss := false
 		for _, f := range r.Findings {
-			amiss = amiss || strings.Contains(f.What, fmt.Sprintf("%d open, room for 1024", c.open))
+			amiss = amiss || strings.Contains(f.What, fmt.Sprintf("%d open of 1024 slots", c.open))
 		}
 		for _, m := range r.Maps {
 			testkit.Check(t, m.Name != "slots" || m.Rows == c.open && m.Size == 1024, "%+v: map %+v", c, m)

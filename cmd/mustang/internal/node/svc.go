@@ -150,12 +150,11 @@ func (c commands) svcList() *cobra.Command {
 		Use: "ls", Short: "List services",
 		Long: `List services. OWNER made a service and alone changes it: cli is svc add and svc apply, agent the
 agent of a cluster's node. NAME is NAMESPACE/NAME of the Service in the cluster, if the agent runs.
-ADDRESS and PORT are what clients connect to. STATE is ready, terminating (new connections find a
-backend that is about to go), or no-backend. CONNECTIONS are open now. PACKETS count both directions
-since the service was made; -o json has each direction, and bytes. Both columns count what is
-translated packet by packet, and not what is translated at sockets. SETTINGS are those that are not
-the default. BACKENDS have their state unless it is active, their weight unless it is 1, and local if
-they are on this node.
+ADDRESS and PORT are what clients connect to. STATE is ready, terminating (new connections get a
+terminating backend), or no-backend. CONNECTIONS are open now. PACKETS count both directions since the
+service was made; -o json has each direction, and bytes. Both columns omit connections translated at
+sockets. SETTINGS are those that are not the default. BACKENDS have their state unless it is active,
+their weight unless it is 1, and local if they are on this node.
 
 States of a backend: active gets new connections. terminating is about to end, and gets new ones only
 where no backend is active. draining is about to end, and gets none. quarantined is not ready, as it
@@ -292,7 +291,8 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	flags.Var(cli.Each(&f.SourceRanges, netip.ParsePrefix, "an address and its length, as 10.0.0.0/8"), "source-range",
 		"`PREFIX` of clients that are served, as 10.0.0.0/8; repeat for more")
 	flags.Uint16Var(&f.HealthCheckPort, "health-check-port", 0,
-		"port at which svc health tells load balancers whether this node has a backend; needs --external-policy=local")
+		"port at which svc health answers load balancers: 200 with a backend on this node, else 503; needs "+
+			"--external-policy=local")
 	flags.TextVar(&f.OnRemove, "on-remove", service.Keep,
 		"what happens to open TCP connections of a backend that is removed: `keep|reset`")
 	cli.CompleteFlag(cmd, "protocol", cli.Fixed("tcp", "udp", "sctp", "any"))

@@ -154,7 +154,7 @@ func (d dump) collect(ctx context.Context, to io.Writer) (summary string, err er
 		return "", fmt.Errorf("no archive: %w", err)
 	}
 	if n := len(a.missing); n > 0 {
-		summary += "\n" + count(n, "file", "files") + " could not be collected: missing.txt in the archive says why"
+		summary += "\n" + count(n, "file", "files") + " could not be collected: missing.txt in the archive has the reasons"
 	}
 	return summary, nil
 }

@@ -118,7 +118,7 @@ func TestCluster(t *testing.T) {
 		testkit.Check(t, !strings.Contains(text, secret), "%s has a secret: %s", name, text)
 	}
 	if said := stdout.String(); !strings.Contains(said, "KiB, of 1 of 2 nodes\n") ||
-		!strings.HasSuffix(said, " files could not be collected: missing.txt in the archive says why\n") {
+		!strings.HasSuffix(said, " files could not be collected: missing.txt in the archive has the reasons\n") {
 		t.Errorf("it says %q", stdout.String())
 	}
 }

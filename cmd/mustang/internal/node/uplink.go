@@ -33,10 +33,10 @@ func (c commands) uplinkAdd() *cobra.Command {
 		Use:   "add DEVICE [--netns PATH]",
 		Short: "Serve clients whose packets come in through a device of the host",
 		Long: `Attach the programs to a device of the host that leads outside. Clients behind it then
-reach services at frontends that are addresses of the host, and at all that are routed
-to it. All other packets pass unchanged. Packets to backends on other nodes come from
-the host's address on the device that leads there, which must be an uplink too. The
-same command again takes up addresses that have changed.`,
+reach services at frontends that are addresses of the host, and at other frontends that
+are routed to the host. All other packets pass unchanged. Packets to backends on other
+nodes come from the host's address on the device that leads there, which must be an
+uplink too. Run it again after the host's addresses change.`,
 		Example: `  mustang uplink add eth0
   mustang uplink add wire --netns=/var/run/netns/host`,
 	}, func(ctx context.Context, ns *netns.Namespace, device string) error {

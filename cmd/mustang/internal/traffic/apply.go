@@ -65,7 +65,7 @@ and open connections that are no longer allowed end.`,
 		"count what the policies deny (counter audited), and let it pass; policy trace shows it")
 	cmd.Flags().BoolVar(&judgeNode, "judge-node", false,
 		"judge the processes of this node too; without it, a pod that a policy selects and its node reach each other")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "tell what would change, and change nothing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and write nothing")
 	return cmd
 }
 

@@ -77,7 +77,7 @@ mustang_datapath_up 1
 # HELP mustang_datapath_services Addresses, ports and protocols that are served.
 # TYPE mustang_datapath_services gauge
 mustang_datapath_services 1
-# HELP mustang_datapath_connection_slots Connections that the table has room for.
+# HELP mustang_datapath_connection_slots Slots of the connection table.
 # TYPE mustang_datapath_connection_slots gauge
 mustang_datapath_connection_slots 64
 `), "mustang_datapath_up", "mustang_datapath_services", "mustang_datapath_connection_slots"))

@@ -26,8 +26,8 @@ func (c commands) explain() *cobra.Command {
 	f := policy.Flow{Protocol: unix.IPPROTO_ICMP}
 	cmd := &cobra.Command{
 		Use:   "explain SOURCE DESTINATION [PORT[/PROTOCOL]]",
-		Short: "Tell whether a connection is allowed, and which rules say so",
-		Long: `Show whether policies allow a connection, and which rules decide: of the source's policies on egress,
+		Short: "Show whether policies allow a connection, and the rules that decide",
+		Long: `Show whether policies allow a connection, and the rules that decide: of the source's policies on egress,
 and of the destination's policies on ingress. SOURCE and DESTINATION are addresses, or pods by
 NAMESPACE/NAME. For a service, DESTINATION is a backend. An address chooses the family of the
 other end. Between two pods that have IPv4 and IPv6 addresses, a line more has the verdict for IPv6.
@@ -193,10 +193,17 @@ func (k known) end(a netip.Addr) end {
 	return e
 }
 
+func (k known) verdict(allow bool) string {
+	if !allow && k.audited {
+		return "would be denied: policies are audited"
+	}
+	return verdict(allow)
+}
+
 func (k known) lines(answers []answer, port uint16) []string {
 	a := answers[0]
 	lines := []string{
-		fmt.Sprintf("%s > %s", a.Source, a.Destination), verdict(a.Allow),
+		fmt.Sprintf("%s > %s", a.Source, a.Destination), k.verdict(a.Allow),
 		"egress: " + a.Egress.String(), "ingress: " + a.Ingress.String(),
 	}
 	for _, e := range []end{a.Source, a.Destination} {
@@ -209,10 +216,7 @@ func (k known) lines(answers []answer, port uint16) []string {
 	}
 	for _, other := range answers[1:] {
 		lines = append(lines, fmt.Sprintf("by IPv6, %s > %s: %s", other.Source.Address, other.Destination.Address,
-			verdict(other.Allow)))
-	}
-	if k.audited {
-		lines = append(lines, auditedOnly)
+			k.verdict(other.Allow)))
 	}
 	if i := slices.IndexFunc(k.listed, func(p policies.Listed) bool { return p.Off }); i >= 0 {
 		lines = append(lines, fmt.Sprintf("without the audited policies of owner %s, which are off: others are enforced",
@@ -308,6 +312,11 @@ func (k known) addresses(end string) (all []netip.Addr, err error) {
 		switch addr = addr.Unmap(); {
 		case err != nil:
 			err = fmt.Errorf("%q: want an address or NAMESPACE/NAME of a pod (mustang ep ls)", end)
+			for _, p := range k.Pods {
+				if p.Name == end {
+					err = fmt.Errorf("%q: want an address or NAMESPACE/NAME of a pod; did you mean %s/%s?", end, p.Namespace, end)
+				}
+			}
 		case addr.Is6() && addr.IsLinkLocalUnicast():
 			err = errors.New("an address is link-local: name the pod, or another address of it")
 		}

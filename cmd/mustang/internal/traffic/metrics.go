@@ -35,9 +35,9 @@ func metricsCommand(config *cli.Config) *cobra.Command {
 		Use:   "metrics",
 		Short: "Export metrics for Prometheus",
 		Long: `Print what Prometheus reads of the datapath: drops by reason, packets, connections by state, services and
-pods. --textfile writes it to a file instead, as one, for node_exporter's textfile collector. --listen
-answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same among its own metrics
-(agent --metrics-address).`,
+pods. --textfile replaces a file atomically, for node_exporter's textfile collector. --listen answers
+at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same among its own metrics (agent
+--metrics-address).`,
 		Example: `  mustang metrics
   mustang metrics --textfile /var/lib/prometheus/node-exporter/mustang.prom
   mustang metrics --listen 127.0.0.1:9763 --services 20`,
@@ -69,9 +69,9 @@ answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same
 		}),
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "answer at this address and port, as 127.0.0.1:9763")
-	cmd.Flags().StringVar(&file, "textfile", "", "write to this file, which is replaced as one")
+	cmd.Flags().StringVar(&file, "textfile", "", "write to this file, which is replaced atomically")
 	cmd.Flags().UintVar(&services, "services", 0,
-		"tell connections and packets of so many services apart: those that have the most")
+		"label the `N` services with the most connections or packets; the rest are 'other'")
 	return cmd
 }
 
@@ -238,7 +238,7 @@ func (c Collector) connections(to sink, d *datapath.Datapath) error {
 	for state, n := range states {
 		to.send("connections", "Connections in the table, by state.", float64(n), "state", state)
 	}
-	to.send("connection_slots", "Connections that the table has room for.", float64(stats.Slots))
+	to.send("connection_slots", "Slots of the connection table.", float64(stats.Slots))
 	to.send("client_share", "Open connections from which on a client gets no new one.", float64(stats.Share))
 	if c.Services == 0 {
 		return nil

@@ -43,9 +43,9 @@ func monitorCommand(config *cli.Config) *cobra.Command {
 backend, each dropped packet, each denied connection. A
 drop has the reason that mustang counters counts, and a connection that is denied the rule. A packet
 that a policy denies has two lines: denied, with the rule, and dropped. Filters select lines; values of
-one filter are alternatives. With -o json each line is an object. Each CPU tells 2,000 events a
-second at most: a line tells how many were left out. One command can monitor or trace at a time, and
-it ends when the datapath is removed.`,
+one filter are alternatives. With -o json each line is an object. Each CPU reports at most 2,048
+events in 1.07 s; a line has the number left out. One command can monitor or trace at a time, and it
+ends when the datapath is removed.`,
 		Example: `  mustang monitor
   mustang monitor --verdict dropped,denied --pod shop/web
   mustang monitor --address 10.0.0.0/24 --port 53 -o json`,
