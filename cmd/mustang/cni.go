@@ -154,7 +154,7 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	}
 	if len(before) > 0 {
 		fmt.Fprintf(c.Stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n",
-			i.ConfDir, before[0])
+			i.ConfDir, cli.Printable(before[0]))
 	}
 	if os.Geteuid() != 0 {
 		return nil
@@ -188,17 +188,15 @@ func (c *config) cniStatus() *cobra.Command {
 		PreRunE: cli.Check(func([]string) error { return place.check() }),
 	}
 	cmd.RunE = cli.AsRoot(func(ctx context.Context, _ []string) error {
-		conflist, err := os.ReadFile(place.Conf())
-		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("no network is installed: %s is missing; mustang cni install writes it", place.Conf())
-		} else if err != nil {
-			return err
+		conflist, err := place.Installed()
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("not installed: %w; mustang cni install installs plugin and network", err)
+		case err != nil:
+			return foreign(err, "mustang cni install --force replaces it")
 		}
-		plugin := filepath.Join(place.BinDir, netconf.PluginType)
-		if _, err := os.Stat(plugin); err != nil {
-			return fmt.Errorf("network %s is installed, its plugin is missing: %w", place.Conf(), err)
-		}
-		if err := c.Printf("plugin  %s\nnetwork %s\n", plugin, place.Conf()); err != nil {
+		if err := c.Printf("plugin  %s\nnetwork %s\n", filepath.Join(place.BinDir, netconf.PluginType),
+			place.Conf()); err != nil {
 			return err
 		}
 		before, err := place.Before()

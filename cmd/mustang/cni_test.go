@@ -32,7 +32,7 @@ func TestCNIInstall(t *testing.T) {
 	picked := testkit.Must(netconf.SelectLink())(t)
 	plugin, loopback, conf := root+"/bin/mustang-cni", root+"/bin/loopback", root+"/conf/10-mustang.conflist"
 	code, _, stderr := run("status")
-	testkit.Check(t, code == exitFailed && strings.Contains(stderr, "no network is installed: "+conf+" is missing"),
+	testkit.Check(t, code == exitFailed && strings.Contains(stderr, "not installed: stat "+plugin),
 		"status: exit code %d, %q", code, stderr)
 	code, stdout, _ := run("install", "--link", "veth", "--dry-run")
 	_, err := os.Stat(root + "/bin")

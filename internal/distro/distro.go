@@ -84,9 +84,14 @@ func installCommand(osRelease, debianPackage string) string {
 	for _, id := range ids {
 		for _, m := range managers() {
 			if slices.Contains(m.ids, id) {
-				return m.command + " " + cmp.Or(m.names[debianPackage], debianPackage)
+				name, section, _ := strings.Cut(debianPackage, " (")
+				if m.names == nil && section != "" {
+					name = debianPackage
+				}
+				return m.command + " " + cmp.Or(m.names[name], name)
 			}
 		}
 	}
+	debianPackage, _, _ = strings.Cut(debianPackage, " (") // the section of Debian
 	return "install Debian's package " + debianPackage + " or its like"
 }

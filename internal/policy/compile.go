@@ -112,6 +112,7 @@ func compile(s Snapshot, have Rows, l Limits) (Rows, error) {
 		c.meter = &meter{
 			limit: *l.Quota, made: map[string]*Quota{}, owners: map[*block]map[string]int{}, seed: maphash.MakeSeed(),
 			covers: map[*cover]map[string]uint64{}, classes: map[*identity]map[string]uint64{}, tables: map[class]bool{},
+			foreign: map[class]int{},
 		}
 	}
 	err := c.run(&s, l)

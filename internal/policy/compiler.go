@@ -188,6 +188,7 @@ type meter struct {
 	covers  map[*cover]map[string]uint64 // how namespaces sort by blocks
 	classes map[*identity]map[string]uint64
 	tables  map[class]bool // of ports, in the rule sets of a namespace
+	foreign map[class]int  // in how many rule sets of other namespaces a class has counted
 
 	namespace string         // of the rule set that is filled
 	seen      map[class]bool // in its rows

@@ -69,6 +69,10 @@ func (m *meter) verdict(namespace string) {
 	m.use(namespace, rowWork)
 }
 
+// mostForeign limits in how many rule sets of other namespaces a class of peers counts for its namespace. More rule
+// sets do not isolate a namespace with few classes: 512 classes take the default quota of 32,768 rows.
+const mostForeign = 64
+
 // row counts a row for each namespace whose rules distinguish the peer from the rows before. The first row in a rule
 // set of another namespace is free.
 func (m *meter) row(c *compiler, i *identity, v Verdict) {
@@ -83,7 +87,8 @@ func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	}
 	for namespace, sort := range sorts {
 		of, whole := class{namespace, sort}, class{namespace: namespace}
-		if m.seen[whole] && !m.seen[of] {
+		if m.seen[whole] && !m.seen[of] && m.foreign[of] < mostForeign {
+			m.foreign[of]++
 			m.verdict(namespace)
 		}
 		if namespace != own.namespace {

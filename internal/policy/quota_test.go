@@ -96,6 +96,18 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestQuotaBesideManyRuleSets has a namespace with a few ranges beside many rule sets of another for all addresses.
+func TestQuotaBesideManyRuleSets(t *testing.T) {
+	all, apps := []policy.Policy{addresses("shop", "few", 0, 100)}, names(200)
+	for _, app := range apps {
+		all = append(all, internet(policy.Namespaced, "crowd", app, 1))
+	}
+	quota := policy.Quota{Verdicts: 64*100 + 200, Ports: 500, Ranges: 300, Numbers: 1000, Overlaps: 2000, Work: 1 << 18}
+	s := on(all, map[string][]string{"crowd": apps, "shop": {"b"}})
+	_, err := policy.Steps(s, policy.Rows{}, policy.Limits{Work: policy.MostWork, Quota: &quota})
+	testkit.Succeed(t, err)
+}
+
 // TestLimitsOfPolicy refuses policies that are too large, and accepts the policies of the measurements.
 func TestLimitsOfPolicy(t *testing.T) {
 	large := internet(policy.Namespaced, "shop", "", policy.MostPeers)

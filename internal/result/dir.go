@@ -52,7 +52,7 @@ func CreateDir(parent, name string, started time.Time, owner *Owner) (d *Dir, er
 		d.run, err = owner.mkdir(d.parent, d.name)
 	}
 	if name != "" && errors.Is(err, fs.ErrExist) {
-		err = fmt.Errorf("run %s exists already", name)
+		err = fmt.Errorf("run %s exists already: remove it, or take another name", name)
 	}
 	d.Path = filepath.Join(parent, d.name)
 	return d, err

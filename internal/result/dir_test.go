@@ -215,7 +215,7 @@ func TestCreateErrors(t *testing.T) {
 	named := testkit.Must(CreateDir(dir, "before", started, nil))(t)
 	testkit.Check(t, named.Path == filepath.Join(dir, "before"), "path %s", named.Path)
 	_, err := CreateDir(dir, "before", started, nil)
-	testkit.Check(t, err != nil && strings.HasSuffix(err.Error(), dir+": run before exists already"), "twice: %v", err)
+	testkit.Check(t, err != nil && strings.HasSuffix(err.Error(), dir+": run before exists already: remove it, or take another name"), "twice: %v", err)
 	testkit.Succeed(t, named.Close())
 }
 

@@ -4,6 +4,7 @@
 set -eu
 arch=$1 dir=$2
 rm -rf "$dir" "$dir.apt"
+trap 'rm -rf "$dir.apt"' EXIT
 mkdir -p "$dir" "$dir.apt/archives/partial" "$dir.apt/lists/partial"
 if ! command -v apt-get >/dev/null; then
   echo "apt-get is missing: the image lacks iptables and nft" >&2

@@ -40,7 +40,8 @@ func TestPublish(t *testing.T) {
 	testkit.Check(t, strings.Contains(string(makefile), "git.example.org/you/mustang:$("), "the image has another name")
 	run(t, dir, "go", "build", "./internal/rtnl", "./internal/service/...")
 
-	for _, bad := range []string{"", "mustang", "https://example.org/mustang", "example.org/a b", "example.org/$(id)"} {
+	for _, bad := range []string{"", "mustang", "https://example.org/mustang", "example.org/a b", "example.org/$(id)",
+		"x\nexample.org/a"} {
 		t.Setenv("REPOSITORY", bad)
 		none := filepath.Join(t.TempDir(), "tree")
 		out, err := exec.Command(publish, none).CombinedOutput()

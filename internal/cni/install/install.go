@@ -202,6 +202,20 @@ func sameFile(a, b string) bool {
 	return err == nil && otherErr == nil && os.SameFile(one, two)
 }
 
+// Installed returns the installed configuration. The error is a *[ForeignError] if it or the plugin belongs to another
+// project.
+func (p Place) Installed() (conflist []byte, err error) {
+	for _, f := range []*file{p.program(netconf.PluginType, nil), p.conflist(nil)} {
+		if conflist, err = readFile(f.path); err != nil {
+			return nil, err
+		}
+		if why := f.foreign(conflist); why != nil {
+			return nil, &ForeignError{f.path, why}
+		}
+	}
+	return conflist, nil
+}
+
 // Before lists the configurations that runtimes use instead, since their names sort first.
 func (p Place) Before() ([]string, error) {
 	entries, err := os.ReadDir(p.ConfDir)

@@ -109,8 +109,11 @@ func (y *yamlWriter) document(value []byte) error {
 	return errors.Join(encoder.Encode(&document), encoder.Close())
 }
 
+// asBlocks clears the style of JSON, except for strings that YAML 1.1 reads as booleans.
 func asBlocks(node *yaml.Node) {
-	node.Style = 0
+	if !slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(node.Value)) {
+		node.Style = 0
+	}
 	for _, child := range node.Content {
 		asBlocks(child)
 	}
