@@ -67,7 +67,9 @@ func Read(r io.Reader, o Options) (Set, error) {
 		s.Notes[i] = document.OneLine(note)
 	}
 	if len(s.Services) == 0 && !s.own {
-		err = errors.New("no services: to delete all, write {schema: 1, services: []}")
+		if err = errors.New("no services"); len(s.Notes) == 0 {
+			err = errors.New("no services: to delete all, write {schema: 1, services: []}")
+		}
 	}
 	return s.Set, err
 }

@@ -74,6 +74,9 @@ func (c commands) svcRemove() *cobra.Command {
 				if err := d.Services().Delete(ctx, service.CLI, key); err != nil {
 					return hintOwner(err)
 				}
+				if key.Protocol == service.Any {
+					return c.Printf("service %s removed\n", key.Frontend)
+				}
 				return c.Printf("service %s removed\n", key)
 			})
 		}),

@@ -93,7 +93,7 @@ func parsePort(text string) (f policy.Flow, err error) {
 	port, protocol, ok := strings.Cut(text, "/")
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || number == 0 {
-		return f, fmt.Errorf("port %q: want a number from 1 to 65535, not the name of a port", port)
+		return f, fmt.Errorf("port %q: want PORT or PORT/PROTOCOL by number, such as 80 or 53/udp", port)
 	}
 	f.Port, f.Protocol = uint16(number), service.TCP
 	if !ok {
