@@ -12,9 +12,9 @@ import (
 
 const (
 	// ovs-vswitchd applies a change in milliseconds, but in seconds on a busy emulated processor.
-	applyTimeout = 14 * time.Second
+	applyTimeout = 11 * time.Second
 	dialTimeout  = 5 * time.Second
-	answerMargin = time.Second // for the database's answer
+	answerMargin = 4 * time.Second // for the database's answer: it writes to disk
 	databaseName = "Open_vSwitch"
 )
 
