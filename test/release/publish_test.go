@@ -22,14 +22,12 @@ func TestPublish(t *testing.T) {
 	run(t, ".", publish, dir)
 	for file, want := range map[string]string{
 		"go.mod":                       "module git.example.org/You/mustang\n",
-		"packaging/image/go.mod":       "module git.example.org/You/mustang/packaging/image\n",
 		"Makefile":                     "git.example.org/You/mustang/internal/version.stamp=",
 		"packaging/chart/Chart.yaml":   "\nhome: https://git.example.org/You/mustang\n",
 		"packaging/chart/values.yaml":  "\n  repository: git.example.org/you/mustang\n",
 		"packaging/nfpm.yaml":          "\nhomepage: https://git.example.org/You/mustang\n",
 		"deploy/mustang.yaml":          " git.example.org/you/mustang:0.1.0\n",
 		"cmd/mustang/benchcluster.go":  `"git.example.org/you/mustang:`,
-		"packaging/publish.env":        "\nREPOSITORY=git.example.org/You/mustang\n",
 		".depguard.yaml":               "git.example.org/You/mustang/internal/",
 		"cmd/mustang/benchcluster.go ": "git.example.org/You/mustang/internal/",
 	} {
