@@ -259,5 +259,5 @@ func TestPolicyPageIpvlan(t *testing.T) {
 	testkit.RequireTool(t, "busybox")
 	testkit.RequireTool(t, "tc")
 	const page, heading = "../../docs/reference/policy.md", "Two ipvlan pods of one host"
-	runPage(t, "-- nobody.yaml --\n"+yamlBlock(t, page, heading), page, heading)
+	runPage(t, "-- isolate-b.yaml --\n"+yamlBlock(t, page, heading), page, heading)
 }

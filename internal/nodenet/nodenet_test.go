@@ -150,7 +150,7 @@ func TestForeign(t *testing.T) {
 	before := c.state(n)
 	err := n.network.Apply(n.Node, c.others(n))
 	testkit.Fails(t, err, "10.1.2.0/24", "fd00:1:2::/64")
-	testkit.Check(t, !strings.Contains(fmt.Sprint(err), "10.1.3.0/24"), "error %v names a pod CIDR that is not amiss", err)
+	testkit.Check(t, !strings.Contains(fmt.Sprint(err), "10.1.3.0/24"), "error %v names a pod CIDR that is right", err)
 	if state := c.state(n); !strings.Contains(state, "10.1.3.0/24 via 192.0.2.3 dev eth0 proto 109") {
 		t.Errorf("the other node has no route:\n%s", state)
 	}

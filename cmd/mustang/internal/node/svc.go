@@ -153,11 +153,11 @@ func (c commands) svcList() *cobra.Command {
 		Use: "ls", Short: "List services",
 		Long: `List services. OWNER made a service and alone changes it: cli is svc add and svc apply, agent the
 agent of a cluster's node. NAME is NAMESPACE/NAME of the Service in the cluster, if the agent runs.
-ADDRESS and PORT are what clients connect to. STATE is ready, terminating (new connections get a
-terminating backend), or no-backend. CONNECTIONS are open now. PACKETS count both directions since the
+Clients connect to ADDRESS and PORT. STATE is ready, terminating (new connections get a terminating
+backend), or no-backend. CONNECTIONS counts open connections. PACKETS counts both directions since the
 service was made; -o json has each direction, and bytes. Both columns omit connections translated at
-sockets. SETTINGS are those that are not the default. BACKENDS have their state unless it is active,
-their weight unless it is 1, and local if they are on this node.
+sockets. SETTINGS lists settings other than the default. BACKENDS shows a state other than active, a
+weight other than 1, and local for a backend on this node.
 
 States of a backend: active gets new connections. terminating is about to end, and gets new ones only
 where no backend is active. draining is about to end, and gets none. quarantined is not ready, as it
