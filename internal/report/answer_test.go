@@ -192,7 +192,7 @@ func TestVerdicts(t *testing.T) {
 			asking(result.AsksTotal, service.ID, "plain/pod-ip", [3]float64{0.786, 0.781, 0.791}), asking(result.AsksProxy,
 				ebpf.ID, "plain/pod-ip", [3]float64{1, 0.8, 1.3})},
 			want: []string{"plain iptables all traffic −19 % ±1", "plain iptables a Service on top within 0.9 %",
-				"plain eBPF packet all traffic within 30 %*",
+				"plain eBPF per packet all traffic within 30 %*",
 				"Streams on plain with iptables: −19 % ±1. To a Service: no further change (within 0.9 %)."}, never: []string{"both costs"}},
 		{name: "what was not seen", rows: []result.Row{plain, fast}, comparisons: []result.Comparison{behind, again(0.0071)},
 			want: []string{"One path measured twice may differ by 0.8 %. More certain: --time 10m"}},

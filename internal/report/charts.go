@@ -139,7 +139,7 @@ func (t *workload) kindOf(e *entry) Legend {
 	case e.Baseline:
 		return Legend{Color: result.ColorGray, Name: "baseline, no pod to pod"}
 	case e.Via == result.ViaEBPFSocket:
-		return Legend{Color: result.ColorOlive, Name: "eBPF at the socket"}
+		return Legend{Color: result.ColorOlive, Name: "eBPF per socket"}
 	case e.Datapath == result.DatapathEBPF, e.Via == result.ViaEBPFTC:
 		return Legend{Color: result.ColorTeal, Name: "eBPF datapath"}
 	case proxy == result.ViaIPTables:

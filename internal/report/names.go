@@ -44,8 +44,8 @@ var targetNames = map[string]string{
 // vias are the kinds of cluster IP in their order, with their names in tables and in narrow headings.
 var vias = []struct{ via, name, short string }{
 	{result.ViaNone, "none", "none"}, {result.ViaIPTables, "iptables", "ipt"}, {result.ViaNFTables, "nftables", "nft"},
-	{result.ViaIPVS, "IPVS", "IPVS"}, {result.ViaEBPFTC, "eBPF packet", "eBPF"},
-	{result.ViaEBPFSocket, "eBPF socket", "eBPF"}, {result.ViaDocker, "Docker", "Docker"},
+	{result.ViaIPVS, "IPVS", "IPVS"}, {result.ViaEBPFTC, "eBPF per packet", "eBPF"},
+	{result.ViaEBPFSocket, "eBPF per socket", "eBPF"}, {result.ViaDocker, "Docker", "Docker"},
 }
 
 // viaIndex is the index of a kind of cluster IP, which Validate has checked; an empty one counts as ViaNone.

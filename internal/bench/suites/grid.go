@@ -72,7 +72,7 @@ var (
 		{lab.ViaIPVS, "IPVS", result.ColorPurple},
 	}
 	ebpfKinds = []kind{
-		{lab.ViaEBPFTC, "eBPF per packet", result.ColorBlue}, {lab.ViaEBPFSocket, "eBPF at the socket", result.ColorTeal},
+		{lab.ViaEBPFTC, "eBPF per packet", result.ColorBlue}, {lab.ViaEBPFSocket, "eBPF per socket", result.ColorTeal},
 	}
 	serviceKinds = slices.Concat(ruleKinds, ebpfKinds)
 )
