@@ -21,8 +21,7 @@ import (
 // buildPlugin builds mustang-cni beside this executable, where the suite expects it.
 func buildPlugin(t *testing.T) {
 	t.Helper()
-	own, err := os.Executable()
-	testkit.Succeed(t, err)
+	own := testkit.Must(os.Executable())(t)
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(filepath.Dir(own),
 		"mustang-cni"), "mustang/cmd/mustang-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -60,8 +59,7 @@ func TestCNIMeasuresEveryRow(t *testing.T) {
 	})
 	buildPlugin(t)
 	file := runClean(t, o)
-	rows, err := o.Rows()
-	testkit.Succeed(t, err)
+	rows := testkit.Must(o.Rows())(t)
 	if len(file.Rows) != len(rows) || file.Run.DurationSeconds != 0 {
 		t.Errorf("%d rows, want %d; duration %g", len(file.Rows), len(rows), file.Run.DurationSeconds)
 	}

@@ -31,12 +31,10 @@ func beside(t *testing.T, names ...string) []suites.Suite {
 	t.Helper()
 	var engines []engine.Engine
 	for _, name := range names {
-		e, err := engine.Lookup(name)
-		testkit.Succeed(t, err)
+		e := testkit.Must(engine.Lookup(name))(t)
 		engines = append(engines, e)
 	}
-	found, err := suites.Beside(lookup(t, suites.Default), engines)
-	testkit.Succeed(t, err)
+	found := testkit.Must(suites.Beside(lookup(t, suites.Default), engines))(t)
 	return found
 }
 
@@ -99,8 +97,7 @@ func TestMissingProgramIsSkippedByName(t *testing.T) {
 	o := engineOptions(t, []string{"iperf3"}, "veth/pod-ip")
 	t.Setenv("PATH", t.TempDir())
 	o.Slice = 10 * time.Millisecond
-	file, err := Run(context.Background(), o)
-	testkit.Succeed(t, err)
+	file := testkit.Must(Run(context.Background(), o))(t)
 	for _, row := range file.Rows {
 		want := result.StatusOK
 		if row.Engine != engine.Native {

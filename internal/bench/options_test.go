@@ -95,8 +95,7 @@ func TestBounds(t *testing.T) {
 // TestSuiteEndsWhenFileIsFull checks that each suite has its share of the file, and that a run
 // notes where one ended for lack of room.
 func TestSuiteEndsWhenFileIsFull(t *testing.T) {
-	out, err := result.CreateDir(t.TempDir(), "", time.Now(), nil)
-	testkit.Succeed(t, err)
+	out := testkit.Must(result.CreateDir(t.TempDir(), "", time.Now(), nil))(t)
 	defer out.Close()
 	o := Options{Out: out}
 	for i := range 10 {
@@ -133,9 +132,7 @@ func TestQuickRunIsShort(t *testing.T) {
 	testkit.Succeed(t, err)
 	testkit.Check(t, o.Time <= 45*time.Second, "a quick run is planned to take %v, want at most 45s", o.Time)
 	o.Suites = lookup(t, "cni")
-	if o.rounds() < minInterval {
-		t.Errorf("%d rounds give no interval", o.rounds())
-	}
+	testkit.Check(t, o.rounds() >= minInterval, "%d rounds give no interval", o.rounds())
 }
 
 // TestWireNeedsRowAcrossIt checks invalid wires, and wires that no selected row crosses.

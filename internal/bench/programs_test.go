@@ -59,10 +59,8 @@ func TestRunsAreCountedWhileEnabled(t *testing.T) {
 	second, secondPin := pinnedProgram(t, dir, "second", 50_000)
 	pins := []string{firstPin, secondPin}
 	runProgram(t, first, 10)
-	before, err := readRuns(pins)
-	testkit.Succeed(t, err)
-	stats, err := enableStats()
-	testkit.Succeed(t, err)
+	before := testkit.Must(readRuns(pins))(t)
+	stats := testkit.Must(enableStats())(t)
 	runProgram(t, first, 100)
 	runProgram(t, second, 20)
 	after, err := readRuns(pins)
@@ -99,8 +97,7 @@ func TestCPUSplitAddsUp(t *testing.T) {
 func TestCostOfRow(t *testing.T) {
 	o := testOptions(t, "veth+ebpf/pod-ip tcp_rr", "veth/pod-ip tcp_rr")
 	o.Slice = 200 * time.Millisecond
-	file, err := Run(context.Background(), o)
-	testkit.Succeed(t, err)
+	file := testkit.Must(Run(context.Background(), o))(t)
 	for _, row := range file.Rows {
 		testkit.Require(t, row.Status == result.StatusOK && row.CPUSplit != nil,
 			"%s: %s %s, %v", row.ID, row.Status, row.Reason, row.CPUSplit)
@@ -205,9 +202,7 @@ func TestCountNeedsCountingClock(t *testing.T) {
 
 func TestCountedSpecsAreExact(t *testing.T) {
 	o, err := Options{Suites: lookup(t, suites.Default), Count: result.ClockInstructions}.withDefaults()
-	if err != nil || o.rounds() < minInterval {
-		t.Fatalf("%d rounds, %v", o.rounds(), err)
-	}
+	testkit.Require(t, err == nil && o.rounds() >= minInterval, "%d rounds, %v", o.rounds(), err)
 	for _, wrong := range []Options{{Count: "sheep"}, {Count: result.ClockInstructions, Duration: time.Second}} {
 		wrong.Suites = lookup(t, suites.Default)
 		testkit.Check(t, wrong.Validate() != nil, "%+v was accepted", wrong)

@@ -45,8 +45,7 @@ func TestMain(m *testing.M) {
 
 func lookup(t *testing.T, name string) []suites.Suite {
 	t.Helper()
-	found, err := suites.Lookup(name)
-	testkit.Succeed(t, err)
+	found := testkit.Must(suites.Lookup(name))(t)
 	return found
 }
 
@@ -77,8 +76,7 @@ func testOptions(t *testing.T, only ...string) Options {
 
 func newOut(t *testing.T) *result.Dir {
 	t.Helper()
-	out, err := result.CreateDir(filepath.Join(t.TempDir(), "out"), "", time.Now(), nil)
-	testkit.Succeed(t, err)
+	out := testkit.Must(result.CreateDir(filepath.Join(t.TempDir(), "out"), "", time.Now(), nil))(t)
 	t.Cleanup(func() { _ = out.Close() })
 	return out
 }
@@ -87,8 +85,7 @@ func newOut(t *testing.T) *result.Dir {
 func runClean(t *testing.T, o Options) result.File {
 	t.Helper()
 	before := testkit.RootSnapshot(t)
-	file, err := Run(t.Context(), o)
-	testkit.Succeed(t, err)
+	file := testkit.Must(Run(t.Context(), o))(t)
 	testkit.Check(t, testkit.RootSnapshot(t) == before, "the root namespace has changed")
 	wantNothingLeft(t, o)
 	return file
@@ -198,8 +195,7 @@ func TestWrongPathFails(t *testing.T) {
 			test.change(&wrong)
 			o := testOptions(t)
 			o.Suites = []suites.Suite{{Name: "wrong", Workloads: o.Suites[0].Workloads, Paths: []suites.Path{wrong}}}
-			file, err := Run(context.Background(), o)
-			testkit.Succeed(t, err)
+			file := testkit.Must(Run(context.Background(), o))(t)
 			for _, row := range file.Rows {
 				if row.Status != result.StatusFailed || !strings.Contains(row.Reason, test.reason) || len(row.Samples) > 0 {
 					t.Errorf("%s: status %s with %d samples, reason %q; want failed with %q",
@@ -259,10 +255,8 @@ func TestResetReplacesDeadServer(t *testing.T) {
 // newRun returns a run with a testbed, which the test's end closes.
 func newRun(t *testing.T) *run {
 	t.Helper()
-	o, err := testOptions(t).withDefaults()
-	testkit.Succeed(t, err)
-	bed, err := newTestbed(o)
-	testkit.Succeed(t, err)
+	o := testkit.Must(testOptions(t).withDefaults())(t)
+	bed := testkit.Must(newTestbed(o))(t)
 	t.Cleanup(func() { bed.Close() })
 	return &run{options: o, testbed: bed, compared: comparisons{}}
 }
@@ -291,10 +285,8 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 func TestLostConnectionsAreCounted(t *testing.T) {
 	r := newRun(t)
 	spec := rowSpec{r.options.Suites[0], find(t, "macvlan/pod-ip"), suites.Workload{Name: load.TCPCRR, Flows: 1}}
-	l, err := r.testbed.lab(t.Context(), spec.path.Lab)
-	testkit.Succeed(t, err)
-	server, err := l.Namespace(spec.path.Server)
-	testkit.Succeed(t, err)
+	l := testkit.Must(r.testbed.lab(t.Context(), spec.path.Lab))(t)
+	server := testkit.Must(l.Namespace(spec.path.Server))(t)
 	testkit.Drop(t, server, "tcp flags & (syn|ack) == syn numgen inc mod 30 >= 25") // a SYN that is sent once a second
 	row := newRow(spec)
 	rounds, opened := 0, 1

@@ -5,6 +5,8 @@ package bench
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -68,13 +70,45 @@ func TestVanishedPolicyFails(t *testing.T) {
 					path = p
 				}
 			}
-			l, err := r.testbed.lab(t.Context(), path.Lab)
-			testkit.Succeed(t, err)
+			l := testkit.Must(r.testbed.lab(t.Context(), path.Lab))(t)
 			testkit.Succeed(t, l.ClearPolicy(t.Context()))
 			row := newRow(rowSpec{r.options.Suites[0], path, suites.Workload{Name: load.TCPCRR, Flows: 1}})
 			testkit.Succeed(t, r.epoch(t.Context(), []*measuredRow{row}, budgetOf(2)))
 			testkit.Check(t, row.row.Status == result.StatusFailed && strings.Contains(row.row.Reason, reason),
 				"%s %s, want failed: %s", row.row.Status, row.row.Reason, reason)
+		})
+	}
+}
+
+// TestFirewallPrograms measures with iptables-legacy, with iptables over nftables, and with nft, each the only one that
+// is found. The result names the variant. Rows of the others are skipped for a program, which has a package.
+func TestFirewallPrograms(t *testing.T) {
+	for _, c := range []struct{ program, name, version, skipped string }{
+		{"xtables-legacy-multi", "iptables", " (legacy)", "nft is missing: apt install nftables"},
+		{"xtables-nft-multi", "iptables", " (nf_tables)", "nft is missing: apt install nftables"},
+		{"nft", "nft", "nftables v", "iptables is missing: apt install iptables"},
+	} {
+		t.Run(c.program, func(t *testing.T) {
+			testkit.RequireTool(t, c.program)
+			o := testOptions(t, "iptables/1 tcp_rr", "iptables/1 policy_change", "nftables/1 tcp_rr",
+				"nftables/1 policy_change")
+			o.Suites, o.Rounds = lookup(t, "policy"), 1
+			path, dir := testkit.Must(exec.LookPath(c.program))(t), t.TempDir()
+			for _, name := range []string{c.name, c.name + "-restore", c.name + "-save", "ip6tables"} {
+				testkit.Succeed(t, os.Symlink(path, filepath.Join(dir, name)))
+			}
+			t.Setenv("PATH", dir)
+			file := testkit.Must(Run(t.Context(), o))(t)
+			if got := file.Run.Versions[c.name]; len(file.Rows) != len(o.Only) || !strings.Contains(got, c.version) {
+				t.Errorf("%d rows, version %q", len(file.Rows), got)
+			}
+			for _, row := range file.Rows {
+				want := [2]string{result.StatusSkipped, c.skipped}
+				if strings.HasPrefix(row.ID, c.name) {
+					want = [2]string{result.StatusOK}
+				}
+				testkit.Check(t, [2]string{row.Status, row.Reason} == want, "%s: %s %q", rowName(row), row.Status, row.Reason)
+			}
 		})
 	}
 }
@@ -92,8 +126,7 @@ func TestPortComesAgain(t *testing.T) {
 		err := l.Close()
 		testkit.Check(t, err == nil, "%v", err)
 	})
-	pod, err := l.Namespace(lab.PodB)
-	testkit.Succeed(t, err)
+	pod := testkit.Must(l.Namespace(lab.PodB))(t)
 	testkit.Succeed(t, rtnl.In(pod).SetSysctl("net/ipv4/ip_local_port_range", "40000 40001"))
 	c, err := connect(l, 0, evidence.Path{Client: lab.PodB, Server: lab.PodA, Lab: o})
 	testkit.Succeed(t, err)

@@ -178,9 +178,7 @@ func TestAddressOfName(t *testing.T) {
 	text := testkit.Must(os.ReadFile(path))(t)
 	testkit.Succeed(t, os.WriteFile(path, bytes.ReplaceAll(text, []byte("127.0.0.1"), []byte("localhost")), 0o600))
 	c, err := Connect(path)
-	if err != nil || len(c.Addresses()) != 0 {
-		t.Fatalf("%v before a request: %v", c.Addresses(), err)
-	}
+	testkit.Require(t, err == nil && len(c.Addresses()) == 0, "%v before a request: %v", c.Addresses(), err)
 	_ = c.SetAvailable(t.Context(), "none") // the node does not exist
 	all := c.Addresses()
 	testkit.Check(t, len(all) == 1 && all[0].IsLoopback(), "addresses %v", all)

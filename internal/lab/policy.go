@@ -6,11 +6,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
@@ -95,11 +94,11 @@ func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
 
 // RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil without rules.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
-	chains, ok := chainsOf[l.Options.Policy]
+	rules, ok := listings[l.Options.Policy]
 	if !ok {
 		return nil, nil
 	}
-	return chains.counters(l.namespaces[Host])
+	return rules.counters(l.namespaces[Host])
 }
 
 // Knock sends the first packet of a connection from pod-b to the [DeniedPort] of pod-a, if a network policy denies it.
@@ -205,41 +204,34 @@ func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
 
-// ruleChains: the first rule of chain first is for established connections; the last two of second allow and deny.
-type ruleChains struct{ table, first, second string }
+// listing prints the rules of an allow list: first the rule for established connections, last the two that allow and
+// deny.
+type listing struct {
+	program string
+	args    []string
+	packets *regexp.Regexp // of a rule
+}
 
-var chainsOf = map[string]ruleChains{
-	ViaIPTables: {table: "filter", first: "FORWARD", second: "POD-ALLOWLIST"},
-	ViaNFTables: {table: listTable, first: "forward", second: "pod-allowlist"},
+// listings hold for iptables over nftables and for iptables-legacy, whose rules only iptables shows.
+var listings = map[string]listing{
+	ViaIPTables: {"iptables-save", []string{"-c", "-t", "filter"}, regexp.MustCompile(`(?m)^\[(\d+):`)},
+	ViaNFTables: {"nft", []string{"-t", "list", "table", listTable}, regexp.MustCompile(`counter packets (\d+) `)},
 }
 
 // counters reads the numbers of packets: of established connections, allowed, denied.
-func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
-	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
+func (p listing) counters(host *netns.Namespace) (map[string]uint64, error) {
+	text, err := output(host, "", p.program, p.args...)
 	if err != nil {
-		return nil, fmt.Errorf("counters of table %s: %w", f.table, err)
+		return nil, err
 	}
-	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.table}
-	var counts []uint64
-	for _, chain := range []string{f.first, f.second} {
-		rules, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
-		if err != nil {
-			return nil, fmt.Errorf("counters of table %s, chain %s: %w", f.table, chain, err)
-		}
-		if chain == f.first {
-			rules = rules[:min(1, len(rules))]
-		}
-		for _, r := range rules {
-			for _, e := range r.Exprs {
-				if c, ok := e.(*expr.Counter); ok {
-					counts = append(counts, c.Packets)
-				}
-			}
-		}
-	}
-	last := len(counts) - 1
+	rules := p.packets.FindAllStringSubmatch(text, -1)
+	last := len(rules) - 1
 	if last < 2 {
-		return nil, fmt.Errorf("table %s has %d rules of a list", f.table, len(counts))
+		return nil, fmt.Errorf("%s prints %d rules of a list", p.program, len(rules))
 	}
-	return map[string]uint64{"established": counts[0], "allowed": counts[last-1], "denied": counts[last]}, nil
+	count := func(i int) uint64 {
+		n, _ := strconv.ParseUint(rules[i][1], 10, 64) // it is digits
+		return n
+	}
+	return map[string]uint64{"established": count(0), "allowed": count(last - 1), "denied": count(last)}, nil
 }

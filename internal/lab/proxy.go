@@ -3,7 +3,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base32"
@@ -186,11 +185,17 @@ func hash(text string, length int) string {
 }
 
 func feed(host *netns.Namespace, input, program string, args ...string) error {
+	_, err := output(host, input, program, args...)
+	return err
+}
+
+// output returns what a program prints at the host. An error has what it wrote to standard error.
+func output(host *netns.Namespace, input, program string, args ...string) (string, error) {
 	cmd := exec.Command(program, args...)
-	var stderr bytes.Buffer
-	cmd.Stdin, cmd.Stderr = strings.NewReader(input), &stderr
+	var stdout, stderr strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	if err := host.Do(cmd.Run); err != nil {
-		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(stderr.String()))
+		return "", fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(stderr.String()))
 	}
-	return nil
+	return stdout.String(), nil
 }

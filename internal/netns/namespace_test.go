@@ -211,9 +211,7 @@ func TestBind(t *testing.T) {
 	named := testkit.Must(netns.Bind(first.Path(), name))(t)
 	defer named.Close()
 	defer netns.Delete(name)
-	if named.Path() != filepath.Join(netns.Directory, name) {
-		t.Errorf("path %s", named.Path())
-	}
+	testkit.Check(t, named.Path() == filepath.Join(netns.Directory, name), "path %s", named.Path())
 	opened := testkit.Must(netns.Open(named.Path()))(t)
 	defer opened.Close()
 	for _, ns := range []*netns.Namespace{named, opened} {

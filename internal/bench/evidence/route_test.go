@@ -69,9 +69,7 @@ func along(p evidence.Path) evidence.Observation {
 // TestEachDeviceOfRouteIsChecked checks that evidence along a route yields no findings. Evidence without one of its
 // devices, or with one that the route avoids, yields one.
 func TestEachDeviceOfRouteIsChecked(t *testing.T) {
-	if len(routed()) < 30 {
-		t.Fatalf("only %d paths with a route", len(routed()))
-	}
+	testkit.Require(t, len(routed()) >= 30, "only %d paths with a route", len(routed()))
 	for name, p := range routed() {
 		t.Run(name, func(t *testing.T) {
 			findings := along(p).Findings()

@@ -243,9 +243,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		for _, place := range lab.Places() {
-			if len(lab.Addresses(place)) != 2 {
-				t.Errorf("%s has %v", place, lab.Addresses(place))
-			}
+			testkit.Check(t, len(lab.Addresses(place)) == 2, "%s has %v", place, lab.Addresses(place))
 		}
 	})
 }

@@ -96,16 +96,12 @@ func TestDatagramsAreLost(t *testing.T) {
 // one elsewhere: a burst allocates nothing that grows with it.
 func TestSlicesAllocateNothing(t *testing.T) {
 	client, server := startAgent(t, agentOptions(nil)), startAgent(t, agentOptions(nil))
-	if err := server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")))
 	here := serveHere(t)
 	for name, spec := range sliceSpecs(server.Address()) {
 		w := &worker{thread: threadConfig{CPU: -1}}
 		c, err := w.openPersistent(t.Context(), spec)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		testkit.Require(t, err == nil, "%s: %v", name, err)
 		var carried load.SliceResult
 		n := mallocs(t, func() error {
 			return w.thread.run(func() (err error) {
@@ -137,9 +133,7 @@ func TestSlicesAllocateNothing(t *testing.T) {
 func serveHere(t *testing.T) netip.AddrPort {
 	t.Helper()
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	in, feed := io.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -150,9 +144,7 @@ func serveHere(t *testing.T) netip.AddrPort {
 		_, _, _ = read.Close(), write.Close(), feed.Close()
 	})
 	replies := load.NewMessageReader(read, 1<<20)
-	if err := replies.Read(new(load.Reply)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, replies.Read(new(load.Reply)))
 	if err := load.NewMessageWriter(feed).Write(load.Call{ID: 1, Op: load.OpListen,
 		Address: netip.MustParseAddrPort("127.0.0.1:0")}); err != nil {
 		t.Fatal(err)
@@ -172,8 +164,6 @@ func mallocs(t *testing.T, fn func() error) uint64 {
 	runtime.ReadMemStats(&before)
 	err := fn()
 	runtime.ReadMemStats(&after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return after.Mallocs - before.Mallocs
 }
