@@ -28,8 +28,7 @@ func TestVersion(t *testing.T) {
 	testkit.RequireTool(t, "git")
 	testkit.RequireTool(t, "dpkg")
 	dir := t.TempDir()
-	script, err := os.ReadFile("../../packaging/version")
-	testkit.Succeed(t, err)
+	script := testkit.Must(os.ReadFile("../../packaging/version"))(t)
 	write := func(name, text string, mode os.FileMode) {
 		t.Helper()
 		testkit.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), mode))
@@ -67,10 +66,8 @@ func TestVersion(t *testing.T) {
 
 // TestVersionOfChart holds the chart to the version of the change log.
 func TestVersionOfChart(t *testing.T) {
-	chart, err := os.ReadFile("../../packaging/chart/Chart.yaml")
-	testkit.Succeed(t, err)
-	changes, err := os.ReadFile("../../CHANGELOG.md")
-	testkit.Succeed(t, err)
+	chart := testkit.Must(os.ReadFile("../../packaging/chart/Chart.yaml"))(t)
+	changes := testkit.Must(os.ReadFile("../../CHANGELOG.md"))(t)
 	released := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)$`).FindSubmatch(changes)
 	testkit.Require(t, released != nil, "CHANGELOG.md has no version with a date")
 	for _, line := range []string{"version: ", "appVersion: "} {
@@ -85,8 +82,7 @@ func TestPackageWithoutGit(t *testing.T) {
 	testkit.RequireTool(t, "make")
 	testkit.RequireTool(t, "git")
 	dir := t.TempDir()
-	makefile, err := os.ReadFile("../../Makefile")
-	testkit.Succeed(t, err)
+	makefile := testkit.Must(os.ReadFile("../../Makefile"))(t)
 	testkit.Succeed(t, os.WriteFile(filepath.Join(dir, "Makefile"), makefile, 0o600))
 	for _, target := range []string{"deb", "release"} {
 		cmd := exec.Command("make", target)
