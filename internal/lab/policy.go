@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"mustang/internal/datapath/policies"
-	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -94,11 +93,24 @@ func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
 
 // RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil without rules.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
-	rules, ok := listings[l.Options.Policy]
+	list, ok := listings[l.Options.Policy]
 	if !ok {
 		return nil, nil
 	}
-	return rules.counters(l.namespaces[Host])
+	text, err := output(l.namespaces[Host], "", list.program, list.args...)
+	if err != nil {
+		return nil, err
+	}
+	rules := list.packets.FindAllStringSubmatch(text, -1)
+	last := len(rules) - 1
+	if last < 2 {
+		return nil, fmt.Errorf("%s prints %d rules of a list", list.program, len(rules))
+	}
+	count := func(i int) uint64 {
+		n, _ := strconv.ParseUint(rules[i][1], 10, 64) // it is digits
+		return n
+	}
+	return map[string]uint64{"established": count(0), "allowed": count(last - 1), "denied": count(last)}, nil
 }
 
 // Knock sends the first packet of a connection from pod-b to the [DeniedPort] of pod-a, if a network policy denies it.
@@ -204,34 +216,13 @@ func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
 
-// listing prints the rules of an allow list: first the rule for established connections, last the two that allow and
-// deny.
-type listing struct {
+// listings print the rules of an allow list: first that for established connections, last the two that allow and deny.
+// Only iptables shows the rules of iptables-legacy.
+var listings = map[string]struct {
 	program string
 	args    []string
 	packets *regexp.Regexp // of a rule
-}
-
-// listings hold for iptables over nftables and for iptables-legacy, whose rules only iptables shows.
-var listings = map[string]listing{
+}{
 	ViaIPTables: {"iptables-save", []string{"-c", "-t", "filter"}, regexp.MustCompile(`(?m)^\[(\d+):`)},
 	ViaNFTables: {"nft", []string{"-t", "list", "table", listTable}, regexp.MustCompile(`counter packets (\d+) `)},
-}
-
-// counters reads the numbers of packets: of established connections, allowed, denied.
-func (p listing) counters(host *netns.Namespace) (map[string]uint64, error) {
-	text, err := output(host, "", p.program, p.args...)
-	if err != nil {
-		return nil, err
-	}
-	rules := p.packets.FindAllStringSubmatch(text, -1)
-	last := len(rules) - 1
-	if last < 2 {
-		return nil, fmt.Errorf("%s prints %d rules of a list", p.program, len(rules))
-	}
-	count := func(i int) uint64 {
-		n, _ := strconv.ParseUint(rules[i][1], 10, 64) // it is digits
-		return n
-	}
-	return map[string]uint64{"established": count(0), "allowed": count(last - 1), "denied": count(last)}, nil
 }
