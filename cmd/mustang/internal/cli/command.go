@@ -45,10 +45,11 @@ func Arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// Group returns a command that only groups others, and prints its help. An unknown subcommand is a usage error.
+// Group returns a command that prints help, with an example of its first command. An unknown word is a usage error.
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	example, _, _ := strings.Cut(commands[0].Example, "\n")
 	cmd := &cobra.Command{
-		Use: use, Short: short,
+		Use: use, Short: short, Example: example,
 		Args: KnownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -8,12 +8,14 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 )
 
 const watchInterval = time.Second
@@ -42,14 +44,14 @@ func (c *Config) addYAML(cmd *cobra.Command) {
 			}
 		}
 		if watch {
-			return c.watch(cmd.Context(), func() error { return run(cmd, args) })
+			return c.watch(cmd.Context(), stdout, func() error { return run(cmd, args) })
 		}
 		return run(cmd, args)
 	}
 }
 
-// watch runs a command each second, and prints its output if that is not the same as before.
-func (c *Config) watch(ctx context.Context, run func() error) error {
+// watch runs a command each second, and prints its output if that has changed. It ends without a reader of the pipe.
+func (c *Config) watch(ctx context.Context, pipe io.Writer, run func() error) error {
 	stdout, stderr, last := c.Stdout, c.Stderr, ""
 	for {
 		var out, notes strings.Builder
@@ -67,6 +69,11 @@ func (c *Config) watch(ctx context.Context, run func() error) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(watchInterval):
+		}
+		if file, ok := pipe.(*os.File); ok {
+			if n, _ := unix.Poll([]unix.PollFd{{Fd: int32(file.Fd())}}, 0); n > 0 { // POLLERR
+				return nil
+			}
 		}
 	}
 }
