@@ -271,8 +271,7 @@ func TestReportInChromium(t *testing.T) {
 
 func chartsOf(t *testing.T, f result.File) int {
 	t.Helper()
-	r, err := report.New(f)
-	testkit.Succeed(t, err)
+	r := testkit.Must(report.New(f))(t)
 	n := 0
 	for _, suite := range r.Suites {
 		for _, w := range suite.Workloads {

@@ -19,15 +19,13 @@ import (
 // sample reads a file of made-up figures.
 func sample(t testing.TB, name string) result.File {
 	t.Helper()
-	f, err := result.Read("../testdata/" + name + ".json")
-	testkit.Succeed(t, err)
+	f := testkit.Must(result.Read("../testdata/" + name + ".json"))(t)
 	return f
 }
 
 func pageOf(t testing.TB, f result.File) string {
 	t.Helper()
-	r, err := report.New(f)
-	testkit.Succeed(t, err)
+	r := testkit.Must(report.New(f))(t)
 	var b strings.Builder
 	testkit.Succeed(t, Write(&b, r))
 	return b.String()
@@ -35,8 +33,7 @@ func pageOf(t testing.TB, f result.File) string {
 
 func nodes(t testing.TB, page string) []*xhtml.Node {
 	t.Helper()
-	root, err := xhtml.Parse(strings.NewReader(page))
-	testkit.Succeed(t, err)
+	root := testkit.Must(xhtml.Parse(strings.NewReader(page)))(t)
 	var out []*xhtml.Node
 	for n := range root.Descendants() {
 		out = append(out, n)
@@ -186,6 +183,7 @@ func TestPageLooks(t *testing.T) {
 		{"recorded-links", 725, "print", map[string]string{
 			"paper has no steps, no evidence and no triangles": `all('.traced, .proof').some(s => s.checkVisibility()) ||
 			  all('summary').some(s => getComputedStyle(s).listStyleType !== 'none')`,
+			"each page can repeat headings, which are text": `all('.sort').some(s => s.getClientRects().length)`,
 		}},
 		{"recorded-pod-links", 1280, "light", shortPage(7500)},
 		{"recorded-pod-links", 390, "light", shortPage(16000)},
