@@ -124,6 +124,22 @@ func (a *Agent) policiesDue() bool {
 	return rest <= 0
 }
 
+// readElsewhere reports whether policies can be written: without one, or once the pods of other nodes have been read.
+func (a *Agent) readElsewhere() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.policies
+	if p.elsewhere || p.count+len(p.others) == 0 {
+		return true
+	}
+	select {
+	case <-p.needed:
+	default:
+		close(p.needed)
+	}
+	return false
+}
+
 // policiesTook puts off changes of Pods for the duration of a round: Services get half of the time.
 func (a *Agent) policiesTook(took time.Duration) {
 	a.mu.Lock()

@@ -48,10 +48,14 @@ type policySet struct {
 	last []policy.Policy
 	// others are the policies of other owners, such as the command line's. They need labels too.
 	others []policy.Policy
+	// needed is closed once there is a policy, and elsewhere is set once the pods of other nodes have been read.
+	needed    chan struct{}
+	elsewhere bool
 }
 
 func newPolicySet(node string) *policySet {
-	return &policySet{node: node, of: map[object]fragment{}, labels: map[policy.Digest]map[string]string{}, version: 1}
+	return &policySet{node: node, of: map[object]fragment{}, labels: map[policy.Digest]map[string]string{}, version: 1,
+		needed: make(chan struct{})}
 }
 
 // on notes an event. A policy that cannot be read closes the pods that it selects, whatever it was before. Another

@@ -44,10 +44,26 @@ func New(o Options) *Agent {
 	return a
 }
 
-var (
-	ofPolicies = []kube.Kind{kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies}
-	watched    = append([]kube.Kind{kube.Services, kube.EndpointSlices}, ofPolicies...)
-)
+// watch reads the cluster until the context ends. It calls synced once all objects have been read, except for pods of
+// other nodes, which it reads once a policy may name them.
+func (a *Agent) watch(ctx context.Context, synced func()) {
+	elsewhere := kube.PodsElsewhere(a.Node)
+	kinds := []kube.Kind{kube.Services, kube.EndpointSlices, kube.Nodes, kube.Namespaces, kube.PodsOn(a.Node),
+		kube.NetworkPolicies, kube.ClusterNetworkPolicies, elsewhere}
+	missing := len(kinds) - 1
+	listed := func(k kube.Kind) {
+		if k == elsewhere {
+			a.mu.Lock()
+			a.policies.elsewhere, a.services.all = true, true
+			a.mu.Unlock()
+			a.wake()
+		} else if missing--; missing == 0 {
+			synced()
+		}
+	}
+	a.Cluster.Watch(ctx, kinds, kube.Calls{On: a.on, Listed: listed, Failing: a.failing,
+		Later: map[kube.Kind]<-chan struct{}{elsewhere: a.policies.needed}})
+}
 
 // Run works until the context ends. It deletes nothing before it has read all objects that existed when it began. It
 // fails if the datapath was removed.
@@ -62,9 +78,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.Log.Warn(text)
 	}
 	others.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
-	others.Go(func() {
-		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Failing: a.failing})
-	})
+	others.Go(func() { a.watch(ctx, func() { close(synced) }) })
 	select {
 	case <-ctx.Done():
 		return nil
@@ -120,7 +134,7 @@ func (a *Agent) on(e kube.Event) {
 	case kube.Nodes:
 		err = errors.Join(err, a.onNode(e))
 	}
-	if slices.Contains(ofPolicies, e.Kind) {
+	if e.Kind != kube.Services && e.Kind != kube.EndpointSlices {
 		err = errors.Join(err, a.policies.on(e))
 	}
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
@@ -153,9 +167,11 @@ func (a *Agent) onNode(e kube.Event) error {
 // objects, which do not fail the round.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	err = a.readPods()
-	due := a.policiesDue()
+	due, waits := a.policiesDue(), false
 	if due {
 		err = errors.Join(err, a.readInForce(ctx))
+		due = a.readElsewhere()
+		waits = !due
 	}
 	a.mu.Lock()
 	a.State.Begin()
@@ -199,8 +215,8 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	if attach {
 		rest = errors.Join(rest, a.attachAccess(ctx))
 	}
-	waits, failure := split(errors.Join(rest, a.answerChecks()))
-	return all, errors.Join(refused, waits), errors.Join(err, failure)
+	later, failure := split(errors.Join(rest, a.answerChecks()))
+	return all && !waits, errors.Join(refused, later), errors.Join(err, failure)
 }
 
 // failing reports why the cluster cannot be read, also in an event; nil: it can be read.

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -44,10 +46,11 @@ const (
 	watchBeyond = 30 * time.Second
 )
 
-// Kind is a kind of objects, with a selector.
+// Kind is a kind of objects, with selectors.
 type Kind struct {
 	Group, Version, Resource string
 	Labels                   string // select objects, as in `kubectl get -l`
+	Fields                   string // select objects, as in `kubectl get --field-selector`
 	// Former is the version if the cluster does not serve Version, of a kind with a CustomResourceDefinition.
 	Former string
 }
@@ -78,6 +81,27 @@ var (
 	EndpointSlices = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
 )
 
+// PodsOn selects the pods of a node.
+func PodsOn(node string) Kind {
+	of := Pods
+	of.Fields = "spec.nodeName=" + fields.EscapeValue(node)
+	return of
+}
+
+// PodsElsewhere selects the pods of other nodes that have an address and have not ended.
+func PodsElsewhere(node string) Kind {
+	of := Pods
+	of.Fields = "spec.nodeName!=" + fields.EscapeValue(node) +
+		",status.podIP!=,status.phase!=Succeeded,status.phase!=Failed"
+	return of
+}
+
+// Annotations that are read.
+const (
+	mirror    = "kubernetes.io/config.mirror"
+	triggered = "endpoints.kubernetes.io/last-change-trigger-time"
+)
+
 // Meta is the metadata of an object, without names and labels.
 type Meta struct {
 	// Created is when it was created, in RFC 3339, and UID is the cluster's.
@@ -98,14 +122,15 @@ func MetaOf(object jsontext.Value) (Meta, error) {
 	}
 	err := document.Decode(object, &o)
 	m := o.Metadata
-	at, _ := time.Parse(time.RFC3339Nano, m.Annotations["endpoints.kubernetes.io/last-change-trigger-time"])
-	return Meta{m.Created, m.UID, m.Annotations["kubernetes.io/config.mirror"], at}, err
+	at, _ := time.Parse(time.RFC3339Nano, m.Annotations[triggered])
+	return Meta{m.Created, m.UID, m.Annotations[mirror], at}, err
 }
 
 // Client is a client of an API server. Any goroutine may call its methods.
 type Client struct {
 	dynamic dynamic.Interface
 	rest    rest.Interface
+	typed   rest.Interface // for the kinds in binary, in Protocol Buffers
 	config  *rest.Config
 	host    string // "https://192.0.2.1:6443"
 	// readWithin and watchBeyond equal the constants, except in tests.
@@ -145,6 +170,12 @@ func Connect(kubeconfig string) (*Client, error) {
 		c.reached[literal.Unmap()] = true
 	}
 	c.dynamic, c.rest, c.host = dynamic.New(plain), plain, at.Scheme+"://"+at.Host
+	coded := rest.CopyConfig(config)
+	coded.ContentType, coded.NegotiatedSerializer = runtime.ContentTypeProtobuf, codecs.WithoutConversion()
+	coded.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	if c.typed, err = rest.UnversionedRESTClientFor(coded); err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
 	return c, nil
 }
 

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/features"
 	"k8s.io/client-go/rest"
 
 	"mustang/internal/kube/kubetest"
@@ -72,10 +71,13 @@ func watching(t *testing.T, c *Client, kinds ...Kind) *watched {
 	t.Cleanup(func() { cancel(); <-done })
 	go func() {
 		defer close(done)
-		c.Watch(ctx, kinds, Calls{On: w.on, Synced: func() {
+		missing := len(kinds)
+		c.Watch(ctx, kinds, Calls{On: w.on, Listed: func(Kind) {
 			w.Lock()
 			defer w.Unlock()
-			w.synced = len(w.objects)
+			if missing--; missing == 0 {
+				w.synced = len(w.objects)
+			}
 		}, Failing: func(err error) {
 			w.Lock()
 			defer w.Unlock()
@@ -91,7 +93,7 @@ func (w *watched) eventually(t *testing.T, what string, is func() bool) {
 		w.Lock()
 		defer w.Unlock()
 		if !is() {
-			return fmt.Errorf("%s: there are %v", what, w.objects)
+			return fmt.Errorf("%s: there are %v, failing %q", what, w.objects, w.failing)
 		}
 		return nil
 	})
@@ -215,26 +217,6 @@ func TestConnectInCluster(t *testing.T) {
 	}
 }
 
-// watchLists tells the library that lists by watches are enabled too.
-type watchLists struct{ features.Gates }
-
-func (w watchLists) Enabled(f features.Feature) bool {
-	return f == features.WatchListClient || w.Gates.Enabled(f)
-}
-
-// TestNoWatchList sets KUBE_FEATURE_WatchListClient, the default of later versions: the library then watches instead of
-// listing. Objects are still handed out, and a kind that the cluster lacks blocks nothing.
-func TestNoWatchList(t *testing.T) {
-	had := features.FeatureGates()
-	features.ReplaceFeatureGates(watchLists{had})
-	t.Cleanup(func() { features.ReplaceFeatureGates(had) })
-	s := kubetest.Start(t)
-	s.Put(t, "/api/v1/services",
-		`{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}}`)
-	w := startOf(t, s, Services, ClusterNetworkPolicies)
-	w.eventually(t, "first list", func() bool { return w.synced == 1 })
-}
-
 // TestSilentServer has an API server accept requests and not answer: this is reported. Once it answers, all is read.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
@@ -242,7 +224,7 @@ func TestSilentServer(t *testing.T) {
 	s.Put(t, services, object("one", "1"))
 	s.Handle(services, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	c := testkit.Must(Connect(s.Kubeconfig(t)))(t)
-	at := c.rest.(*rest.RESTClient).Client.Transport
+	at := c.typed.(*rest.RESTClient).Client.Transport
 	for {
 		wrapper, ok := at.(utilnet.RoundTripperWrapper)
 		if !ok {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"hash/maphash"
 	"net"
 	"net/url"
 	"sync"
@@ -20,48 +21,68 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/features"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
 // Calls are the callbacks of a watch. It calls none after its end.
 type Calls struct {
-	On     func(Event) // called for each object, and again whenever one changes or goes, one call at a time
-	Synced func()      // called once, after On has had all objects that existed at the start
+	// On is called for each object, and again whenever it changes for the agent or goes, one call at a time.
+	On     func(Event)
+	Listed func(Kind) // called once for each kind, after On has had all objects that existed at the start
 	// Failing is called with the reason, in one line, why kinds cannot be read, and with nil once all can be read again.
 	Failing func(error)
+	// Later are the kinds that are not read before a channel is closed.
+	Later map[Kind]<-chan struct{}
 }
 
 // Watch calls back for the objects of the kinds until the context ends. Without an API server, objects stay unchanged.
 func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
-	w := &watcher{Calls: calls, missing: len(kinds), kinds: kinds, host: c.host, trouble: map[string]error{}}
+	w := &watcher{Calls: calls, kinds: kinds, host: c.host, trouble: map[Kind]error{}, seed: maphash.MakeSeed()}
 	ctx = klog.NewContext(ctx, klog.Logger{}) // it would say the same of each kind, again and again
 	var all sync.WaitGroup
 	all.Go(func() { w.report(ctx) })
 	for _, kind := range kinds {
 		all.Go(func() {
-			s := &store{watcher: w, kind: kind, names: map[cache.ObjectName]bool{}}
-			r := cache.NewReflectorWithOptions(c.list(s), &unstructured.Unstructured{}, s,
-				cache.ReflectorOptions{Name: kind.Resource})
+			if start, ok := calls.Later[kind]; ok {
+				select {
+				case <-start:
+				case <-ctx.Done():
+				}
+			}
+			s := &store{watcher: w, kind: kind, digests: map[cache.ObjectName]uint64{}}
+			of, _ := kind.empty()
+			r := cache.NewReflectorWithOptions(c.list(s), of, s, cache.ReflectorOptions{Name: kind.Resource})
 			r.RunWithContext(ctx)
 		})
 	}
 	all.Wait()
 }
 
-// errNoWatchList makes a reflector use a list, not the watch that is the default of later library versions.
-var errNoWatchList = errors.New("lists are read as such")
+// gates let a reflector read a list as a stream, object by object, where the API server can.
+type gates struct{ features.Gates }
 
-// list returns the ListWatch of a kind. It hands out the items of a list while it reads it, and returns their names.
+// Enabled reports whether the library uses a feature.
+func (g gates) Enabled(f features.Feature) bool {
+	return f == features.WatchListClient || g.Gates.Enabled(f)
+}
+
+func init() { features.ReplaceFeatureGates(gates{features.FeatureGates()}) }
+
+// errNoStream makes a reflector use a list, as for a kind whose definition is read first.
+var errNoStream = errors.New("a list is read")
+
+// list returns the ListWatch of a kind.
 func (c *Client) list(s *store) *cache.ListWatch {
 	at := s.kind // as the cluster serves it
 	with := func(o metav1.ListOptions) metav1.ListOptions {
-		o.LabelSelector = s.kind.Labels
+		o.LabelSelector, o.FieldSelector = s.kind.Labels, s.kind.Fields
 		return o
 	}
 	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (_ runtime.Object, err error) {
-			names := &metav1.PartialObjectMetadataList{}
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
+			list = &metav1.PartialObjectMetadataList{}
 			bounded, cancel := context.WithTimeout(ctx, c.readWithin)
 			defer cancel()
 			switch at, err = c.served(bounded, s.kind); {
@@ -69,22 +90,30 @@ func (c *Client) list(s *store) *cache.ListWatch {
 			case at.Version == "":
 				err = s.undefined()
 			default:
-				names, err = c.stream(bounded, at, with(o), s.put)
+				list, err = c.listOf(bounded, at, with(o))
 			}
 			s.note(ctx, err)
-			return names, err
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			if o.SendInitialEvents != nil {
-				return nil, errNoWatchList
+			if o.SendInitialEvents != nil && at.Former != "" {
+				return nil, errNoStream
 			}
 			if at.Version == "" {
 				return nil, errors.New("no definition") // the next list asks again, in a minute at most
 			}
 			bounded, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+c.watchBeyond)
-			w, err := c.dynamic.Resource(at.resource()).Watch(bounded, with(o))
-			// a list follows, and reports the error
-			if !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			w, err := c.watchOf(bounded, at, with(o))
+			expired := apierrors.IsNotFound(err) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
+			switch streams := o.SendInitialEvents != nil; {
+			case streams && expired: // a list follows, and reports the error; the library would ask again at once
+				err = fmt.Errorf("no list as a stream: %w", errNoStream)
+			case streams && err == nil:
+				s.stalled = time.AfterFunc(c.readWithin, func() {
+					s.note(ctx, context.DeadlineExceeded)
+					cancel()
+				})
+			case !expired:
 				s.note(ctx, err)
 			}
 			if err != nil {
@@ -111,9 +140,9 @@ type watcher struct {
 	Calls
 	kinds   []Kind
 	host    string
+	seed    maphash.Seed
 	mu      sync.Mutex
-	missing int              // kinds without a first list
-	trouble map[string]error // why kinds cannot be read, by resource
+	trouble map[Kind]error // why kinds cannot be read
 }
 
 // gather is how long errors must stay the same before they are reported: most affect all kinds, one after the other.
@@ -145,7 +174,7 @@ func (w *watcher) err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, k := range w.kinds {
-		err, hint := w.trouble[k.Resource], ""
+		err, hint := w.trouble[k], ""
 		if err == nil {
 			continue
 		}
@@ -165,18 +194,19 @@ func (w *watcher) err() error {
 
 type store struct {
 	*watcher
-	kind   Kind
-	names  map[cache.ObjectName]bool
-	listed bool
+	kind    Kind
+	digests map[cache.ObjectName]uint64 // of the objects that exist, as they were handed out
+	listed  bool
+	stalled *time.Timer // ends a list that is read as a stream; nil: there was none
 }
 
 func (s *store) note(ctx context.Context, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		delete(s.trouble, s.kind.Resource)
+		delete(s.trouble, s.kind)
 	} else if ctx.Err() == nil {
-		s.trouble[s.kind.Resource] = err
+		s.trouble[s.kind] = err
 	}
 }
 
@@ -184,35 +214,43 @@ func (s *store) note(ctx context.Context, err error) {
 func (s *store) undefined() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.names) > 0 {
+	if len(s.digests) > 0 {
 		return fmt.Errorf("the definition of %s is gone, its %d objects were not deleted: what is installed stays",
-			s.kind.Resource, len(s.names))
+			s.kind.Resource, len(s.digests))
 	}
 	return nil
 }
 
-func (s *store) put(e Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.names[cache.ObjectName{Namespace: e.Namespace, Name: e.Name}] = true
-	e.Kind = s.kind
-	s.On(e)
-}
-
 func (s *store) remove(n cache.ObjectName) {
-	delete(s.names, n)
+	delete(s.digests, n)
 	s.On(Event{Kind: s.kind, Namespace: n.Namespace, Name: n.Name})
 }
 
-// Add hands out an object.
+// Add hands out an object, unless what the agent reads of it is unchanged.
 func (s *store) Add(object any) error {
-	o := object.(*unstructured.Unstructured)
-	unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
-	data, err := o.MarshalJSON()
-	if err == nil {
-		s.put(Event{Namespace: o.GetNamespace(), Name: o.GetName(), Object: data})
+	data, err := encode(object)
+	if err != nil {
+		return err
 	}
-	return err
+	n, digest := nameOf(object), maphash.Bytes(s.seed, data)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if had, ok := s.digests[n]; !ok || had != digest {
+		s.digests[n] = digest
+		s.On(Event{s.kind, n.Namespace, n.Name, data})
+	}
+	return nil
+}
+
+// Transformer hands out an object of a list that is read as a stream, and leaves its name to the list.
+func (s *store) Transformer() cache.TransformFunc {
+	return func(object any) (any, error) {
+		if _, ok := object.(*metav1.PartialObjectMetadata); ok {
+			return object, nil
+		}
+		n := nameOf(object)
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: n.Namespace, Name: n.Name}}, s.Add(object)
+	}
 }
 
 // Update hands out an object that has changed.
@@ -228,24 +266,32 @@ func (s *store) Delete(object any) error {
 
 func nameOf(object any) cache.ObjectName { return cache.MetaObjectToName(object.(metav1.Object)) }
 
-// Replace hands out deletions of objects that a list lacks; put has handed out the objects in the list.
+// Replace hands out the objects of a list, unless they are names of objects that [store.Transformer] has handed out,
+// and deletions of objects that the list lacks.
 func (s *store) Replace(list []any, _ string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	listed := make(map[cache.ObjectName]bool, len(list))
 	for _, object := range list {
 		listed[nameOf(object)] = true
+		if _, ok := object.(*metav1.PartialObjectMetadata); !ok {
+			if err := s.Add(object); err != nil {
+				return err
+			}
+		}
 	}
-	for n := range s.names {
+	if s.stalled != nil {
+		s.stalled.Stop()
+	}
+	s.note(context.Background(), nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n := range s.digests {
 		if !listed[n] {
 			s.remove(n)
 		}
 	}
 	if !s.listed {
 		s.listed = true
-		if s.missing--; s.missing == 0 {
-			s.Synced()
-		}
+		s.Listed(s.kind)
 	}
 	return nil
 }

@@ -22,20 +22,21 @@ const (
 	nodes                = 1_000
 	pods                 = 5_000
 	policies             = 5_000
+	podsHere             = 30 // on the measured node
 )
 
 const namespace = "default"
 
-func (c *cluster) fill(b *testing.B) {
+// fill makes so many objects of each kind.
+func (c *cluster) fill(b *testing.B, counts map[string]int) {
 	b.Helper()
-	for _, kind := range []struct {
-		n      int
-		create func(context.Context, int) error
-	}{{nodes, c.createNode}, {pods, c.createPod}, {policies, c.createPolicy}, {services, c.createService}} {
+	create := map[string]func(context.Context, int) error{"nodes": c.createNode, "pods": c.createPod,
+		"policies": c.createPolicy, "services": c.createService}
+	for kind, n := range counts {
 		group, ctx := errgroup.WithContext(b.Context())
 		group.SetLimit(32)
-		for i := range kind.n {
-			group.Go(func() error { return kind.create(ctx, i) })
+		for i := range n {
+			group.Go(func() error { return create[kind](ctx, i) })
 		}
 		if err := group.Wait(); err != nil {
 			b.Fatal(err)
@@ -49,6 +50,8 @@ func number(first string, i int) netip.Addr {
 	n += uint32(i)
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
+
+func podName(i int) string { return fmt.Sprintf("pod-%d", i) }
 
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 
@@ -72,19 +75,26 @@ func (c *cluster) createNode(ctx context.Context, i int) error {
 
 func (c *cluster) createPod(ctx context.Context, i int) error {
 	node := 1 + i%(nodes-1)
+	if i < podsHere {
+		node = 0
+	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("pod-%d", i), Namespace: namespace, Labels: map[string]string{"app": fmt.Sprintf("app-%d",
-				i%policies)},
+			Name: podName(i), Namespace: namespace, Labels: map[string]string{"app": fmt.Sprintf("app-%d", i%policies)},
 		},
-		Spec: corev1.PodSpec{NodeName: nodeName(node), Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		Spec: corev1.PodSpec{NodeName: nodeName(node)},
 	}
+	detailed(pod)
 	created, err := c.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	ip := number("10.128.0.0", node<<8+2+i/nodes).String()
-	created.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}}
+	ip := number("10.128.0.0", node<<8+20+i/nodes).String()
+	if i < podsHere {
+		ip = number("10.128.0.100", i).String()
+	}
+	created.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
+		Conditions: conditions()}
 	_, err = c.client.CoreV1().Pods(namespace).UpdateStatus(ctx, created, metav1.UpdateOptions{})
 	return err
 }

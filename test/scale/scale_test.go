@@ -32,7 +32,7 @@ const (
 func BenchmarkScale(b *testing.B) {
 	c := startCluster(b)
 	started := time.Now()
-	c.fill(b)
+	c.fill(b, map[string]int{"nodes": nodes, "pods": pods, "policies": policies, "services": services})
 	b.Logf("%d services of %d endpoints, %d nodes, %d pods, %d policies: made in %v", services, perService, nodes, pods,
 		policies, time.Since(started).Round(time.Second))
 	all := []proxy{mustang(b, c), kubeProxy(b, c)}

@@ -42,9 +42,10 @@ type Server struct {
 	stopped chan struct{}
 }
 
+// event is a change of an object: nil before it was made, and after it was deleted.
 type event struct {
-	version int
-	data    []byte
+	version  int
+	was, now map[string]any
 }
 
 // Start starts a server that ends with the test.
@@ -108,22 +109,19 @@ func (s *Server) change(list string, o map[string]any, gone bool) {
 		s.objects[list] = map[string]any{}
 	}
 	old, had := s.objects[list][key]
-	kind := "ADDED"
-	switch {
-	case gone && !had:
+	if gone && !had {
 		return
-	case gone:
-		kind, o = "DELETED", old.(map[string]any)
-	case had:
-		kind = "MODIFIED"
 	}
 	s.version++
-	o = merged(o, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}})
-	if s.objects[list][key] = o; gone {
+	e := event{version: s.version}
+	e.was, _ = old.(map[string]any)
+	if gone {
 		delete(s.objects[list], key)
+	} else {
+		e.now = merged(o, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}})
+		s.objects[list][key] = e.now
 	}
-	data, _ := json.Marshal(map[string]any{"type": kind, "object": o})
-	s.events[list] = append(s.events[list], event{s.version, append(data, '\n')})
+	s.events[list] = append(s.events[list], e)
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -166,7 +164,8 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace st
 	defer s.mu.Unlock()
 	query, objects := r.URL.Query(), s.objects[list]
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(key string) bool {
-		return key < query.Get("continue") || namespace != "" && !strings.HasPrefix(key, namespace+"/")
+		return key < query.Get("continue") || namespace != "" && !strings.HasPrefix(key, namespace+"/") ||
+			!selected(r, objects[key].(map[string]any))
 	})
 	meta := map[string]any{"resourceVersion": strconv.Itoa(s.version)}
 	if limit, _ := strconv.Atoi(query.Get("limit")); limit > 0 && limit < len(names) {
@@ -177,9 +176,15 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace st
 	for _, name := range names {
 		items = append(items, objects[name])
 	}
-	resource := list[strings.LastIndexByte(list, '/')+1:]
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": kinds[resource] + "List", "apiVersion": "v1", "metadata": meta,
+	kind, version := typeOf(list)
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": kind + "List", "apiVersion": version, "metadata": meta,
 		"items": items})
+}
+
+// typeOf returns the kind of the objects of a list, and their version.
+func typeOf(list string) (kind, version string) {
+	at := strings.LastIndexByte(list, '/')
+	return kinds[list[at+1:]], strings.TrimPrefix(strings.TrimPrefix(list[:at], "/apis/"), "/api/")
 }
 
 var kinds = map[string]string{
@@ -324,12 +329,50 @@ func (s *Server) define(w http.ResponseWriter, name string) {
 		"apiVersion": "apiextensions.k8s.io/v1", "spec": map[string]any{"versions": versions}})
 }
 
+// selected reports whether the field selector of a request selects an object; nil: it does not.
+func selected(r *http.Request, o map[string]any) bool {
+	text := r.URL.Query().Get("fieldSelector")
+	for term := range strings.SplitSeq(text, ",") {
+		path, value, _ := strings.Cut(term, "=")
+		path, unlike := strings.CutSuffix(path, "!")
+		at := o
+		names := strings.Split(path, ".")
+		for _, name := range names[:len(names)-1] {
+			at, _ = at[name].(map[string]any)
+		}
+		if has, _ := at[names[len(names)-1]].(string); text != "" && (has == value) == unlike {
+			return false
+		}
+	}
+	return o != nil
+}
+
+// watch sends changes and, if it is asked for, first all objects and a bookmark.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
-	seen, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	query, list := r.URL.Query(), r.URL.Path
+	of, version := typeOf(list)
+	seen, _ := strconv.Atoi(query.Get("resourceVersion"))
+	send := func(kind string, o map[string]any) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind,
+			"object": merged(o, map[string]any{"kind": of, "apiVersion": version})})
+	}
+	if query.Get("sendInitialEvents") == "true" {
+		s.mu.Lock()
+		seen = s.version
+		all := slices.Collect(maps.Values(s.objects[list]))
+		s.mu.Unlock()
+		for _, o := range all {
+			if o := o.(map[string]any); selected(r, o) {
+				send("ADDED", o)
+			}
+		}
+		send("BOOKMARK", map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(seen),
+			"annotations": map[string]any{"k8s.io/initial-events-end": "true"}}})
+	}
 	for begun := false; ; begun = true {
 		s.mu.Lock()
 		gone, changed := seen < s.oldest, s.changed
-		news := slices.DeleteFunc(slices.Clone(s.events[r.URL.Path]), func(e event) bool { return e.version <= seen })
+		news := slices.DeleteFunc(slices.Clone(s.events[list]), func(e event) bool { return e.version <= seen })
 		s.mu.Unlock()
 		if gone {
 			if !begun {
@@ -339,7 +382,14 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		}
 		for _, e := range news {
 			seen = e.version
-			_, _ = w.Write(e.data)
+			switch was, is := selected(r, e.was), selected(r, e.now); {
+			case was && is:
+				send("MODIFIED", e.now)
+			case was:
+				send("DELETED", e.was)
+			case is:
+				send("ADDED", e.now)
+			}
 		}
 		w.(http.Flusher).Flush()
 		select {
