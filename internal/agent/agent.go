@@ -43,7 +43,7 @@ type Services interface {
 // Policies are the policies of a datapath.
 type Policies interface {
 	List() ([]policies.Listed, error)
-	ByOwner(ctx context.Context) (map[service.Owner][]policy.Policy, error)
+	ByOwner(ctx context.Context) (map[service.Owner][]policy.Policy, []policy.Pod, error)
 	Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error)
 }
 

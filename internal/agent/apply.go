@@ -124,22 +124,6 @@ func (a *Agent) policiesDue() bool {
 	return rest <= 0
 }
 
-// readElsewhere reports whether policies can be written: without one, or once the pods of other nodes have been read.
-func (a *Agent) readElsewhere() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	p := a.policies
-	if p.elsewhere || p.count+len(p.others) == 0 {
-		return true
-	}
-	select {
-	case <-p.needed:
-	default:
-		close(p.needed)
-	}
-	return false
-}
-
 // policiesTook puts off changes of Pods for the duration of a round: Services get half of the time.
 func (a *Agent) policiesTook(took time.Duration) {
 	a.mu.Lock()
@@ -204,7 +188,7 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 
 // readInForce reads the policies of other owners and, once, the tables' content from an earlier agent.
 func (a *Agent) readInForce(ctx context.Context) error {
-	of, err := a.Policies.ByOwner(ctx)
+	of, endpoints, err := a.Policies.ByOwner(ctx)
 	if err != nil {
 		return err
 	}
@@ -214,6 +198,7 @@ func (a *Agent) readInForce(ctx context.Context) error {
 		a.policies.last = append([]policy.Policy{}, of[service.Agent]...)
 	}
 	delete(of, service.Agent)
+	a.policies.endpoints = endpoints
 	a.policies.others = slices.Concat(slices.Collect(maps.Values(of))...)
 	return nil
 }

@@ -56,8 +56,8 @@ func TestRestHidesNoFailure(t *testing.T) {
 	}
 }
 
-// TestPodsElsewhere has pods come and go on another node: without an address, or without any policy, they change
-// nothing here.
+// TestPodsElsewhere has pods come and go on another node: they change nothing here unless a rule can match them, or they
+// have the address of such a pod. Policies wait until these pods have been read.
 func TestPodsElsewhere(t *testing.T) {
 	p := newPolicySet("here")
 	change := func(e kube.Event, want bool) {
@@ -74,27 +74,36 @@ func TestPodsElsewhere(t *testing.T) {
 			status = fmt.Sprintf(`{"podIPs": [{"ip": %q}]}`, address)
 		}
 		return kube.Event{Kind: kube.Pods, Namespace: "shop", Name: name, Object: fmt.Appendf(nil,
-			`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q}, "spec": {"nodeName": %q}, `+
-				`"status": %s}`, name, node, status)}
+			`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, `+
+				`"labels": {"app": %[1]q}}, "spec": {"nodeName": %q}, "status": %s}`, name, node, status)}
 	}
 	gone := func(name string) kube.Event { return kube.Event{Kind: kube.Pods, Namespace: "shop", Name: name} }
-	deny := kube.Event{Kind: kube.NetworkPolicies, Namespace: "shop", Name: "deny", Object: fmt.Appendf(nil, denyAll, "")}
+	deny := kube.Event{Kind: kube.NetworkPolicies, Namespace: "shop", Name: "deny", Object: fmt.Appendf(nil, denyAll,
+		`, "ingress": [{"from": [{"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", `+
+			`"values": ["far", "new"]}]}}]}]`)}
 
 	change(pod("web", "here", "10.1.1.2"), true)
 	change(pod("far", "elsewhere", "10.1.2.2"), false)
 	change(deny, true)
-	s := p.set()
-	testkit.Check(t, len(s.Pods) == 2 && len(s.Policies) == 1, "%d pods and %d policies", len(s.Pods), len(s.Policies))
+	_, ready := p.set()
+	_, more := <-p.needed
+	testkit.Check(t, !ready && !more && p.changed, "policies are written before the pods that they name are read")
+	p.elsewhere = true
+	change(pod("other", "elsewhere", "10.1.2.4"), false)
+	p.changed = true
+	s, ready := p.set()
+	testkit.Check(t, ready && len(s.Pods) == 2 && len(s.Policies) == 1, "%d pods and %d policies", len(s.Pods), len(s.Policies))
 	change(pod("new", "elsewhere", ""), false)
 	change(pod("new", "elsewhere", "10.1.2.3"), true)
 	change(pod("new", "elsewhere", ""), true)
 	change(gone("new"), false)
+	change(pod("other", "elsewhere", "10.1.2.2"), true) // the address of far
 	change(gone("far"), true)
 	change(kube.Event{Kind: kube.NetworkPolicies, Namespace: "shop", Name: "deny"}, true)
-	change(pod("far", "elsewhere", "10.1.2.2"), false)
-	if s := p.set(); len(s.Pods)+len(s.Policies) > 0 {
+	if s, _ := p.set(); len(s.Pods)+len(s.Policies) > 0 {
 		t.Errorf("without policies: %d pods and %d policies", len(s.Pods), len(s.Policies))
 	}
+	change(pod("far", "elsewhere", "10.1.2.2"), false)
 	change(gone("web"), true)
 }
 

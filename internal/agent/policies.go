@@ -46,11 +46,17 @@ type policySet struct {
 	failure          error
 	// last are the policies written last: until new ones are in force, verdicts need the labels that last names.
 	last []policy.Policy
-	// others are the policies of other owners, such as the command line's. They need labels too.
-	others []policy.Policy
-	// needed is closed once there is a policy, and elsewhere is set once the pods of other nodes have been read.
+	// others are the policies of other owners, such as the command line's, which need labels too. endpoints are pods that
+	// the cluster may lack.
+	others    []policy.Policy
+	endpoints []policy.Pod
+	// needed is closed once a rule can match pods of other nodes, and elsewhere is set once these have been read.
 	needed    chan struct{}
 	elsewhere bool
+	// peers are what rules can match, with the labels of namespaces. owners are the pods of the last set, by address.
+	peers      policy.Peers
+	namespaces map[string]map[string]string
+	owners     map[netip.Addr]aged
 }
 
 func newPolicySet(node string) *policySet {
@@ -101,9 +107,17 @@ func (p *policySet) put(at object, f fragment) {
 	p.of[at] = f
 }
 
-// matters reports whether the tables depend on an object. Without policies, they do not depend on pods elsewhere.
+// matters reports whether the tables depend on an object. They depend on few pods elsewhere.
 func (p *policySet) matters(at object, f fragment) bool {
-	return at.resource != kube.Pods.Resource || len(f.Pods) > 0 && (f.here || p.count > 0 || len(p.others) > 0)
+	return at.resource != kube.Pods.Resource || f.here || slices.ContainsFunc(f.Pods, p.named)
+}
+
+// named reports whether a rule can match a pod, or the last set has one with an address of it.
+func (p *policySet) named(pod policy.Pod) bool {
+	return p.peers.Has(&pod, p.namespaces[pod.Namespace]) || slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool {
+		_, owned := p.owners[a]
+		return owned && !pod.HostNetwork
+	})
 }
 
 func (p *policySet) read(e kube.Event) (f fragment, err error) {
@@ -130,28 +144,73 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	return f, nil
 }
 
-// set returns the input of policies, and clears the change flags. The policies written last become the previous ones.
-func (p *policySet) set() (s policies.Set) {
-	p.changed, p.urgent = false, false
+// set returns the input of policies, and clears the change flags. It is not ready before pods elsewhere have been read,
+// if rules can match some. The policies written last become the previous ones.
+func (p *policySet) set() (s policies.Set, ready bool) {
+	p.peers, p.owners = policy.Peers{}, map[netip.Addr]aged{}
 	if p.count+len(p.others) == 0 {
-		return policies.Set{} // no policy reads labels
+		p.changed, p.urgent = false, false
+		return policies.Set{}, true // no policy reads labels
 	}
-	taken := map[netip.Addr]bool{}
-	for _, at := range p.ordered() {
+	known := policy.Snapshot{Policies: slices.Clone(p.last), Pods: slices.Clone(p.endpoints),
+		Previous: &policy.Snapshot{Policies: p.others}}
+	for _, f := range p.of {
+		known.Policies, known.Namespaces = append(known.Policies, f.Policies...), append(known.Namespaces, f.Namespaces...)
+		if f.here {
+			known.Pods = append(known.Pods, f.Pods...)
+		}
+	}
+	p.peers, p.namespaces = known.Peers(), known.NamespaceLabels()
+	if !p.elsewhere && !p.peers.None() {
+		select {
+		case <-p.needed:
+		default:
+			close(p.needed)
+		}
+		return s, false
+	}
+	p.changed, p.urgent = false, false
+	all := p.ordered(p.matters)
+	p.own(all)
+	for _, at := range all {
 		f := p.of[at.object]
 		s.Policies = append(s.Policies, f.Policies...)
 		s.Namespaces = append(s.Namespaces, f.Namespaces...)
 		s.Nodes = append(s.Nodes, f.Nodes...)
 		for _, pod := range f.Pods {
 			if !pod.HostNetwork {
-				pod.Addresses = untaken(pod.Addresses, taken)
+				another := func(a netip.Addr) bool { return p.owners[a] != at }
+				pod.Addresses = slices.DeleteFunc(slices.Clone(pod.Addresses), another)
 			}
 			s.Pods = append(s.Pods, pod)
 		}
 	}
 	s.Previous = &policy.Snapshot{Policies: slices.Concat(p.last, p.others)}
 	s.Trim(p.node)
-	return s
+	return s, true
+}
+
+// own finds the youngest pod with each address of the objects' pods: an old pod's object may still be there.
+func (p *policySet) own(all []aged) {
+	each := func(f fragment, do func(netip.Addr)) {
+		for _, pod := range f.Pods {
+			for _, a := range pod.Addresses {
+				if !pod.HostNetwork {
+					do(a)
+				}
+			}
+		}
+	}
+	for _, at := range all {
+		each(p.of[at.object], func(a netip.Addr) { p.owners[a] = at })
+	}
+	for at, f := range p.of {
+		each(f, func(a netip.Addr) {
+			if had, ok := p.owners[a]; ok && (aged{at, f.created}).compare(had) < 0 {
+				p.owners[a] = aged{at, f.created}
+			}
+		})
+	}
 }
 
 type aged struct {
@@ -159,27 +218,20 @@ type aged struct {
 	created string
 }
 
-func (p *policySet) ordered() []aged {
-	all := make([]aged, 0, len(p.of))
-	for at, f := range p.of {
-		all = append(all, aged{at, f.created})
-	}
-	slices.SortFunc(all, func(a, b aged) int {
-		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created),
-			cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
-	})
-	return all
+func (a aged) compare(b aged) int {
+	return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created),
+		cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 }
 
-// untaken returns and marks the addresses that no younger pod has: an old pod's object may still be there.
-func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Addr) {
-	for _, a := range addresses {
-		if !taken[a] {
-			taken[a] = true
-			out = append(out, a)
+// ordered returns the objects for which a function is true, the youngest of a kind first.
+func (p *policySet) ordered(is func(object, fragment) bool) (all []aged) {
+	for at, f := range p.of {
+		if is(at, f) {
+			all = append(all, aged{at, f.created})
 		}
 	}
-	return out
+	slices.SortFunc(all, aged.compare)
+	return all
 }
 
 // overQuota is a namespace above its quota: a text for people, and the names of its policies without rules.

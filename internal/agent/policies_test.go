@@ -136,7 +136,8 @@ func TestLabelsForOtherOwners(t *testing.T) {
 		a.policies.changed, cli.Policies = true, without(key)
 		testkit.Must(d.Policies().Apply(t.Context(), service.CLI, cli))(t)
 		testkit.Succeed(t, a.readInForce(t.Context()))
-		set := a.policies.set()
+		a.policies.elsewhere = true
+		set, _ := a.policies.set()
 		lost, err := a.applyPolicies(t.Context(), set, a.policies.version)
 		testkit.Require(t, lost == nil && err == nil, "%v %v", lost, err)
 		for _, p := range testkit.Must(d.Policies().List())(t) {

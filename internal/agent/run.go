@@ -170,15 +170,14 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	due, waits := a.policiesDue(), false
 	if due {
 		err = errors.Join(err, a.readInForce(ctx))
-		due = a.readElsewhere()
-		waits = !due
 	}
 	a.mu.Lock()
 	a.State.Begin()
 	var rules policies.Set
 	version, begun := a.policies.version, time.Now()
 	if due {
-		rules = a.policies.set()
+		rules, due = a.policies.set()
+		waits = !due
 	}
 	of, all := a.services.take()
 	attach := a.attach

@@ -284,9 +284,9 @@ func (a *Agent) nodeObjects(have tables, failed string) (objects []status.Object
 
 func (a *Agent) podObjects(have tables) (objects []status.Object) {
 	youngest := map[netip.Addr]object{}
-	for _, at := range a.policies.ordered() {
+	for _, at := range a.policies.ordered(func(_ object, f fragment) bool { return f.here }) {
 		for _, p := range a.policies.of[at.object].Pods {
-			if p.HostNetwork || p.Node != a.Node || len(p.Addresses) == 0 {
+			if p.HostNetwork || len(p.Addresses) == 0 {
 				continue
 			}
 			o := status.Object{Kind: status.Pod, Namespace: p.Namespace, Name: p.Name}

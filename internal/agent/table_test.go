@@ -76,11 +76,11 @@ func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (p
 	return policies.Result{}, nil
 }
 
-// List lists the policies that were applied.
-func (a applied) ByOwner(context.Context) (map[service.Owner][]policy.Policy, error) {
+// ByOwner returns the policies that were applied.
+func (a applied) ByOwner(context.Context) (map[service.Owner][]policy.Policy, []policy.Pod, error) {
 	a.Lock()
 	defer a.Unlock()
-	return map[service.Owner][]policy.Policy{service.Agent: a.kept}, nil
+	return map[service.Owner][]policy.Policy{service.Agent: a.kept}, nil, nil
 }
 
 func (a applied) List() (all []policies.Listed, err error) {

@@ -7,6 +7,66 @@ import (
 	"slices"
 )
 
+// Peers are the pods that rules can match.
+type Peers struct {
+	by    labelled[*PodSelector] // by a label that they require
+	ports map[string]bool        // of any pod
+}
+
+// Peers returns what rules of the policies that select a pod of the snapshot, and of all in Previous, can match.
+func (s *Snapshot) Peers() Peers {
+	p := Peers{labelled[*PodSelector]{}, map[string]bool{}}
+	_, pods := s.podsBy(func(p *Pod) bool { return !p.HostNetwork })
+	for i := range s.Policies {
+		for range s.Policies[i].Subject.selected(pods) {
+			p.add(&s.Policies[i])
+			break
+		}
+	}
+	if s.Previous != nil {
+		for i := range s.Previous.Policies {
+			p.add(&s.Previous.Policies[i])
+		}
+	}
+	return p
+}
+
+func (p Peers) add(of *Policy) {
+	for d, r := range of.allRules {
+		for _, peer := range r.Peers {
+			if peer.Pods != nil {
+				var by label
+				eachLabel(peer.Pods.Namespaces.Labels, peer.Pods.Pods.Labels, func(l label) {
+					if by.key == "" || l.of == aPod { // a namespace has many pods
+						by = l
+					}
+				})
+				p.by[by] = append(p.by[by], peer.Pods)
+			}
+		}
+		if d == Egress && (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(q Peer) bool { return q.Pods == nil })) {
+			for _, port := range r.Ports {
+				p.ports[port.Name] = true
+			}
+		}
+	}
+	delete(p.ports, "")
+}
+
+// None reports whether rules match no pod.
+func (p Peers) None() bool { return len(p.by)+len(p.ports) == 0 }
+
+// Has reports whether a rule can match a pod in a namespace with labels, as of [Snapshot.NamespaceLabels].
+func (p Peers) Has(pod *Pod, namespace map[string]string) bool {
+	has := slices.ContainsFunc(pod.Ports, func(port NamedPort) bool { return p.ports[port.Name] })
+	look := func(l label) {
+		has = has || slices.ContainsFunc(p.by[l], func(s *PodSelector) bool { return s.matches(namespace, pod.Labels) })
+	}
+	look(label{})
+	eachLabel(namespace, pod.Labels, look)
+	return has
+}
+
 const spareLabels = 64 // how many labels a pod of the node keeps that no policy names, for later policies
 
 // Trim drops labels and named ports that no policy names, and other nodes' pods without an address. The pods of node

@@ -68,16 +68,17 @@ func (p Policies) List() ([]Listed, error) {
 	return all, nil
 }
 
-// ByOwner returns the policies of each owner.
-func (p Policies) ByOwner(ctx context.Context) (map[service.Owner][]policy.Policy, error) {
-	of := map[service.Owner][]policy.Policy{}
-	err := p.locked(ctx, func(docs documents) error {
+// ByOwner returns the policies of each owner, and the pods that Admit has stored.
+func (p Policies) ByOwner(ctx context.Context) (of map[service.Owner][]policy.Policy, pods []policy.Pod, err error) {
+	of = map[service.Owner][]policy.Policy{}
+	err = p.locked(ctx, func(docs documents) error {
+		pods = slices.Collect(maps.Values(docs.now.pods))
 		for owner, set := range docs.now.sets {
 			of[owner] = set.Policies
 		}
 		return nil
 	})
-	return of, err
+	return of, pods, err
 }
 
 // Audited reports whether there are policies and they are only audited.
