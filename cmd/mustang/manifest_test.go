@@ -76,7 +76,7 @@ func TestManifest(t *testing.T) {
 		t.Errorf("the agent may %q the definition of ClusterNetworkPolicies", verbs)
 	}
 	testkit.Check(t, slices.Equal(may["/nodes/status"], []string{"patch"}) &&
-		slices.Equal(may["/events"], []string{"create", "patch"}),
+		slices.Equal(may["/events"], []string{"get", "create", "patch"}),
 		"the agent may %q the status of nodes, and %q events", may["/nodes/status"], may["/events"])
 }
 

@@ -162,7 +162,9 @@ func (s *serviceSet) services() []service.Service {
 	return all
 }
 
-func quiet() *warnings { return newWarnings(slog.New(slog.DiscardHandler)) }
+func quiet() *warnings { return newWarnings(slog.New(slog.DiscardHandler), one) }
+
+func one() int { return 1 }
 
 // pods are the pods of a table.
 type pods []string

@@ -29,10 +29,15 @@ func New(o Options) *Agent {
 	}
 	a := &Agent{
 		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node),
-		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}, warnings: newWarnings(o.Log),
+		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)},
 		began: time.Now(), failed: map[service.Key]string{},
 		unread: map[object]string{}, changed: make(chan struct{}, 1),
 	}
+	a.warnings = newWarnings(o.Log, func() int {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.nodes.of)
+	})
 	a.podsWake = time.AfterFunc(longestRest, a.wake)
 	a.podsWake.Stop()
 	a.State.Refused = a.refused
@@ -141,8 +146,9 @@ func (a *Agent) on(e kube.Event) {
 	delete(a.unread, at)
 	if err != nil {
 		a.unread[at] = err.Error()
-		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error(),
-			Everywhere: true})
+		meta, _ := kube.MetaOf(e.Object) // of an object that cannot be read
+		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Created: meta.Created,
+			Reason: "NotRead", Text: err.Error(), Everywhere: true})
 	}
 	a.wake()
 }
@@ -228,7 +234,7 @@ func (a *Agent) failing(err error) {
 	a.Log.Error(err.Error())
 	v := kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotRead", Text: document.OneLine(err.Error())}
 	select { // a full queue loses the event: the log has it
-	case a.warnings.waiting <- v:
+	case a.warnings.waiting <- waiting{v, time.Now()}:
 	default:
 	}
 }

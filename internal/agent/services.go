@@ -160,7 +160,7 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 		s.usage[namespace].rows.add(now.rows, 1)
 		namespaces[namespace] = true
 	}
-	w.notServed(why, true)
+	w.notServed(why, true, s)
 	s.underway = nil
 	for namespace := range namespaces {
 		s.applyQuota(namespace, c)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,9 @@ const (
 	maxWaiting = 1000             // events that wait; more than a namespace may cause at once
 	maxSaid    = 10_000
 
+	// spread is the time for each node within which one of them stores a warning of all nodes: 1,000 nodes take 20 s.
+	spread = 20 * time.Millisecond
+
 	// Warnings of a namespace: at once, and then one after a while. A user can change an object many times a second.
 	warningsBurst = 100
 	warningsEvery = 30 * time.Second
@@ -32,11 +36,21 @@ type warnings struct {
 	log        *slog.Logger
 	said       map[kube.Warning]time.Time
 	namespaces map[string]*rate.Limiter
-	waiting    chan kube.Warning
+	waiting    chan waiting
+	// phase is when this node stores a warning of all nodes: a part of the time that spread gives them. The first node
+	// stores it, and the others find it.
+	phase float64
+	nodes func() int // of the cluster
 }
 
-func newWarnings(log *slog.Logger) *warnings {
-	return &warnings{log, map[kube.Warning]time.Time{}, map[string]*rate.Limiter{}, make(chan kube.Warning, maxWaiting)}
+type waiting struct {
+	kube.Warning
+	since time.Time
+}
+
+func newWarnings(log *slog.Logger, nodes func() int) *warnings {
+	return &warnings{log, map[kube.Warning]time.Time{}, map[string]*rate.Limiter{}, make(chan waiting, maxWaiting),
+		rand.Float64(), nodes}
 }
 
 func (w *warnings) allow(namespace string) bool {
@@ -62,17 +76,17 @@ func (w *warnings) add(v kube.Warning) {
 		clear(w.said)
 	}
 	select {
-	case w.waiting <- v:
+	case w.waiting <- waiting{v, now}:
 		w.said[v] = now
 	default:
 	}
 }
 
-func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
+func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool, of *serviceSet) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
 		if text := strings.Join(why[n], "; "); text != "" {
 			w.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed",
-				Text: strings.ReplaceAll(text, "; Service "+n.String()+": ", "; "), Everywhere: everywhere})
+				Created: of.record(n).created, Text: strings.ReplaceAll(text, "; Service "+n.String()+": ", "; "), Everywhere: everywhere})
 		}
 	}
 }
@@ -87,10 +101,14 @@ func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 			from := node
 			if v.Everywhere {
 				from = ""
+				select {
+				case <-time.After(time.Until(v.since.Add(time.Duration(w.phase * float64(w.nodes()) * float64(spread))))):
+				case <-ctx.Done():
+				}
 			} else if v.Kind != kube.Nodes {
 				v.Text = document.OneLine("node " + node + ": " + v.Text)
 			}
-			if err := to.Warn(ctx, from, v); err != nil && ctx.Err() == nil {
+			if err := to.Warn(ctx, from, v.Warning); err != nil && ctx.Err() == nil {
 				w.log.Info("no event", "error", err)
 			}
 		}

@@ -87,7 +87,7 @@ func TestFloodOfWarnings(t *testing.T) {
 	s := newSet("here")
 	s.setTaken(manifest.Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.199.0.0/16"): "far"}})
 	var text strings.Builder
-	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
+	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)), one)
 	put := func(namespace, name, object string) {
 		t.Helper()
 		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: namespace, Name: name, Object: []byte(object)}))
@@ -146,7 +146,7 @@ func TestEventsOfNodes(t *testing.T) {
 		object := []byte(serviceAt("web", "10.96.0.1", `, "externalIPs": ["127.0.0.1"]`))
 		testkit.Succeed(t, set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: object}))
 		collect(set, w)
-		w.notServed(map[manifest.Name][]string{{Namespace: "shop", Name: "busy"}: {"port 1 is in use"}}, false)
+		w.notServed(map[manifest.Name][]string{{Namespace: "shop", Name: "busy"}: {"port 1 is in use"}}, false, set)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go w.post(ctx, client, node)

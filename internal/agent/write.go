@@ -159,8 +159,8 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 			slices.Sort(why[n])
 		}
 	}
-	a.warnings.notServed(why, false)
-	a.warnings.notServed(everywhere, true)
+	a.warnings.notServed(why, false, a.services)
+	a.warnings.notServed(everywhere, true, a.services)
 }
 
 // attachAccess attaches the programs for clients other than pods, and notes which addresses have the node ports.
@@ -209,6 +209,6 @@ func (a *Agent) answerChecks() error {
 			why[n] = append(why[n], text)
 		}
 	}
-	a.warnings.notServed(why, false)
+	a.warnings.notServed(why, false, a.services)
 	return err
 }

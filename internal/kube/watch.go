@@ -332,13 +332,15 @@ func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 type Warning struct {
 	Kind            Kind
 	Namespace, Name string
+	Created         string // when the object was created, as in [Meta]
 	Reason          string // one word, "NotServed"
 	Text            string
 	Everywhere      bool // set if the agents of all nodes report the same
 }
 
 // Warn stores an Event about an object, as `kubectl describe` shows it: from a node's agent, or one for all nodes if
-// node is empty. The same warning again only changes the time of its Event. It does nothing if the object is gone.
+// node is empty. The same warning of a node again only changes the time of its Event, and of all nodes nothing. It does
+// nothing if the object is gone.
 func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	if err := c.warn(ctx, node, w); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("event of %s %s/%s: %w", w.Kind.Resource, w.Namespace, w.Name, err)
@@ -351,28 +353,33 @@ func (c *Client) warn(ctx context.Context, node string, w Warning) error {
 	if err != nil || at.Version == "" {
 		return err
 	}
+	hash := fnv.New64a()
+	_, _ = fmt.Fprint(hash, node, at.Resource, w.Created, w.Reason, w.Text) // it never fails
+	now := time.Now().UTC().Format(time.RFC3339)
+	namespace, name := cmp.Or(w.Namespace, metav1.NamespaceDefault), fmt.Sprintf("%s.%x", w.Name, hash.Sum64())
+	to := c.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace(namespace)
+	if w.Everywhere {
+		if _, err := to.Get(ctx, name, metav1.GetOptions{}); err == nil || !apierrors.IsNotFound(err) {
+			return err // another node has stored it
+		}
+	}
 	o, err := c.dynamic.Resource(at.resource()).Namespace(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	hash := fnv.New64a()
-	_, _ = fmt.Fprint(hash, node, o.GetUID(), w.Reason, w.Text) // it never fails
-	now := time.Now().UTC().Format(time.RFC3339)
-	namespace := cmp.Or(w.Namespace, metav1.NamespaceDefault)
 	source := map[string]any{"component": "mustang-agent"}
 	if node != "" {
 		source["host"] = node
 	}
 	event := map[string]any{
 		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": w.Reason, "message": w.Text,
-		"metadata": map[string]any{"namespace": namespace, "name": fmt.Sprintf("%s.%x", w.Name, hash.Sum64())},
+		"metadata": map[string]any{"namespace": namespace, "name": name},
 		"involvedObject": map[string]any{
 			"apiVersion": o.GetAPIVersion(), "kind": o.GetKind(), "namespace": w.Namespace, "name": w.Name, "uid": string(
 				o.GetUID()),
 		},
 		"source": source, "firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
 	}
-	to := c.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace(namespace)
 	object := &unstructured.Unstructured{Object: event}
 	_, err = to.Create(ctx, object, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
