@@ -139,3 +139,26 @@ func (v *view) isPort(p Port, f Flow) bool {
 		return p.isNamed(n) && n.Protocol == f.Protocol && n.Port == f.Port
 	})
 }
+
+// peered returns a snapshot without the pods elsewhere that no rule can match, as on a node of a large cluster.
+func peered(s *Snapshot) Snapshot {
+	known := *s
+	elsewhere := func(p Pod) bool { return p.Node != s.Node }
+	known.Pods = slices.DeleteFunc(slices.Clone(s.Pods), elsewhere)
+	peers, namespaces := known.Peers(), s.NamespaceLabels()
+	known.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool {
+		return elsewhere(p) && !peers.Has(&p, namespaces[p.Namespace])
+	})
+	return known
+}
+
+// enforced returns the addresses of the pods whose flows a node decides.
+func enforced(v *view, node string) map[netip.Addr]bool {
+	enforces := map[netip.Addr]bool{}
+	for a, pod := range v.pods {
+		if pod != nil && pod.Node == node {
+			enforces[a] = true
+		}
+	}
+	return enforces
+}

@@ -222,17 +222,6 @@ func compareAll(t *testing.T, s *Snapshot, rows *Rows) (decisions map[Origin]int
 	return decisions
 }
 
-// enforced returns the addresses of the pods whose flows a node decides.
-func enforced(v *view, node string) map[netip.Addr]bool {
-	enforces := map[netip.Addr]bool{}
-	for a, pod := range v.pods {
-		if pod != nil && pod.Node == node {
-			enforces[a] = true
-		}
-	}
-	return enforces
-}
-
 func text(s *Snapshot) []byte {
 	data, _ := json.MarshalIndent(s, "", " ")
 	return data
@@ -244,13 +233,7 @@ func TestLookupDecidesAsDefined(t *testing.T) {
 		s := generator{rand.New(rand.NewPCG(seed, 1))}.snapshot()
 		for _, node := range []string{"m0", "m1"} {
 			s.Node = node
-			known := s // as on a large cluster: without pods elsewhere that no rule can match
-			elsewhere := func(p Pod) bool { return p.Node != node }
-			known.Pods = slices.DeleteFunc(slices.Clone(s.Pods), elsewhere)
-			peers, namespaces := known.Peers(), s.NamespaceLabels()
-			known.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool {
-				return elsewhere(p) && !peers.Has(&p, namespaces[p.Namespace])
-			})
+			known := peered(&s)
 			left += len(s.Pods) - len(known.Pods)
 			rows, err := Compile(known, Rows{})
 			testkit.Require(t, err == nil, "seed %d: %v", seed, err)
