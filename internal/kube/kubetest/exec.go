@@ -11,6 +11,10 @@ import (
 	"github.com/gorilla/websocket"
 )
 
+// Created makes the server call on for each object that a client creates, before storing it: on may change the object,
+// like an API server, and put others, like a controller.
+func (s *Server) Created(on func(list string, object map[string]any)) { s.created = on }
+
 // Exec makes the server call run for each command in a pod, by WebSockets.
 func (s *Server) Exec(run runner) { s.exec = run }
 

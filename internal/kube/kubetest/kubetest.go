@@ -177,15 +177,15 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace st
 		"items": items})
 }
 
+var kinds = map[string]string{
+	"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "services": "Service", "endpointslices": "EndpointSlice",
+	"networkpolicies": "NetworkPolicy", "clusternetworkpolicies": "ClusterNetworkPolicy",
+}
+
 // typeOf returns the kind of the objects of a list, and their version.
 func typeOf(list string) (kind, version string) {
 	at := strings.LastIndexByte(list, '/')
 	return kinds[list[at+1:]], strings.TrimPrefix(strings.TrimPrefix(list[:at], "/apis/"), "/api/")
-}
-
-var kinds = map[string]string{
-	"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "services": "Service", "endpointslices": "EndpointSlice",
-	"networkpolicies": "NetworkPolicy", "clusternetworkpolicies": "ClusterNetworkPolicy",
 }
 
 func fail(w http.ResponseWriter, code int, reason, name string) {
@@ -397,7 +397,3 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 }
-
-// Created makes the server call on for each object that a client creates, before storing it: on may change the object,
-// like an API server, and put others, like a controller.
-func (s *Server) Created(on func(list string, object map[string]any)) { s.created = on }
