@@ -99,9 +99,10 @@ func (w *watched) eventually(t *testing.T, what string, is func() bool) {
 	})
 }
 
-// TestPages watches more objects than there are in a page of a list.
+// TestPages watches more objects than there are in a page of a list, at a server without streams.
 func TestPages(t *testing.T) {
 	s := kubetest.Start(t)
+	s.ListsOnly = true
 	const all = 1200
 	for i := range all {
 		s.Put(t, services, object(fmt.Sprint("service-", i), "1"))
@@ -112,6 +113,7 @@ func TestPages(t *testing.T) {
 	s.Forget()
 	s.Put(t, services, object("last", "1"))
 	w.eventually(t, "another list", func() bool { return len(w.objects) == all && w.objects["services shop/last"] != "" })
+	testkit.Check(t, len(w.failing) == 0, "it reports %q", w.failing)
 }
 
 // TestWatch changes objects, ends the watch, and changes others meanwhile.

@@ -70,7 +70,8 @@ func (g gates) Enabled(f features.Feature) bool {
 
 func init() { features.ReplaceFeatureGates(gates{features.FeatureGates()}) }
 
-// errNoStream makes a reflector use a list, as for a kind whose definition is read first.
+// errNoStream makes a reflector use a list, which reports errors: for a kind whose definition is read first, and if an
+// API server cannot send a list as a stream.
 var errNoStream = errors.New("a list is read")
 
 // list returns the ListWatch of a kind.
@@ -106,8 +107,8 @@ func (c *Client) list(s *store) *cache.ListWatch {
 			w, err := c.watchOf(bounded, at, with(o))
 			expired := apierrors.IsNotFound(err) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 			switch streams := o.SendInitialEvents != nil; {
-			case streams && expired: // a list follows, and reports the error; the library would ask again at once
-				err = fmt.Errorf("no list as a stream: %w", errNoStream)
+			case streams && (expired || apierrors.IsInvalid(err)): // the library would ask again at once
+				err = errNoStream
 			case streams && err == nil:
 				s.stalled = time.AfterFunc(c.readWithin, func() {
 					s.note(ctx, context.DeadlineExceeded)

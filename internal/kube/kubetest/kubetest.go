@@ -22,6 +22,9 @@ import (
 
 // Server is an API server.
 type Server struct {
+	// ListsOnly is set before the first request if the server cannot send a list as a stream, as those before 1.34.
+	ListsOnly bool
+
 	http    *httptest.Server
 	exec    runner // the function given to Exec; created: to Created
 	created func(list string, object map[string]any)
@@ -353,6 +356,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 			"object": merged(o, map[string]any{"kind": of, "apiVersion": version})})
 	}
 	if query.Get("sendInitialEvents") == "true" {
+		if s.ListsOnly {
+			fail(w, http.StatusUnprocessableEntity, "Invalid", "")
+			return
+		}
 		s.mu.Lock()
 		seen = s.version
 		all := slices.Collect(maps.Values(s.objects[list]))
