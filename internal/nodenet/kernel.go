@@ -108,9 +108,13 @@ func (h host) apply(want plan) error {
 		return err
 	}
 	var errs []error
-	for _, r := range have {
-		if !slices.Contains(want.routes, r.route) && !(want.left && r.device == device.index) {
-			if err := h.RouteDel(&r.kernel); err != nil && !errors.Is(err, unix.ESRCH) {
+	wanted := map[route]bool{}
+	for _, r := range want.routes {
+		wanted[r] = true
+	}
+	for r, kernel := range have {
+		if !wanted[r] && !(want.left && r.device == device.index) {
+			if err := h.RouteDel(&kernel); err != nil && !errors.Is(err, unix.ESRCH) {
 				errs = append(errs, fmt.Errorf("delete route to %v via %v: %w", r.dst, r.via, err))
 			}
 		}
@@ -122,19 +126,16 @@ func (h host) apply(want plan) error {
 		errs = append(errs, h.setPeers(device.index, want.peers))
 	}
 	for _, r := range want.routes {
-		if !slices.ContainsFunc(have, func(h ownRoute) bool { return h.route == r }) {
+		if _, there := have[r]; !there {
 			errs = append(errs, h.addRoute(r))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-type ownRoute struct {
-	route
-	kernel netlink.Route
-}
-
-func (h host) routes() (own []ownRoute, err error) {
+// routes returns the agent's own routes.
+func (h host) routes() (map[route]netlink.Route, error) {
+	own := map[route]netlink.Route{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := rtnl.Dump(func() ([]netlink.Route, error) {
 			return h.RouteListFiltered(family, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
@@ -144,7 +145,7 @@ func (h host) routes() (own []ownRoute, err error) {
 		}
 		for _, r := range routes {
 			via, _ := netip.AddrFromSlice(r.Gw)
-			own = append(own, ownRoute{route{rtnl.Prefix(r.Dst), via.Unmap(), r.LinkIndex}, r})
+			own[route{rtnl.Prefix(r.Dst), via.Unmap(), r.LinkIndex}] = r
 		}
 	}
 	return own, nil

@@ -112,7 +112,7 @@ func (n *Network) passRemotes(h host, want plan) error {
 		return nil
 	}
 	secured, err := n.transforms()
-	var have []ownRoute
+	var have map[route]netlink.Route
 	var ways []Remote
 	if err == nil && !secured {
 		if have, err = h.routes(); err == nil {
@@ -236,7 +236,7 @@ func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error
 		if err != nil {
 			return err
 		}
-		var neighbours []netlink.Neigh
+		var neighbours map[neighbour]netlink.Neigh
 		if device.index != 0 {
 			if neighbours, err = h.neighbours(device.index); err != nil {
 				return err
@@ -252,7 +252,7 @@ func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error
 				w.Via = fmt.Sprint("vxlan via ", p.underlay)
 				lacks = device.lacks(p, neighbours)
 			}
-			if !slices.ContainsFunc(have, func(o ownRoute) bool { return o.route == r }) {
+			if _, there := have[r]; !there {
 				lacks = errors.Join(lacks, errors.New("no route"))
 			}
 			if passed := n.passed.Load(); passed != nil &&
@@ -269,12 +269,12 @@ func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error
 	return ways, refused, err
 }
 
-func (d device) lacks(p peer, have []netlink.Neigh) error {
+func (d device) lacks(p peer, have map[neighbour]netlink.Neigh) error {
 	if d.index == 0 {
 		return fmt.Errorf("no device %s", DeviceName)
 	}
 	for _, want := range neighboursOf(d.index, []peer{p}) {
-		if !slices.ContainsFunc(have, func(n netlink.Neigh) bool { return sameNeighbour(n, want) }) {
+		if _, there := have[neighbourOf(want)]; !there {
 			return fmt.Errorf("device %s lacks the neighbour %v at %v", DeviceName, want.IP, want.HardwareAddr)
 		}
 	}

@@ -3,6 +3,7 @@
 package nodenet
 
 import (
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"mustang/internal/datapath"
+	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -187,5 +189,30 @@ func (o *overlay) stream(server string) func(time.Time) float64 {
 	buffer := make([]byte, 1<<17)
 	return func(until time.Time) float64 {
 		return rate(until, func() float64 { return float64(testkit.Must(c.Write(buffer))(o.t)) })
+	}
+}
+
+// BenchmarkApply compares the ways to 999 other nodes of a segment, of which none has changed.
+func BenchmarkApply(b *testing.B) {
+	for _, routing := range []Routing{Native, VXLAN} {
+		b.Run(string(routing), func(b *testing.B) {
+			host, _ := testkit.VethPair(b)
+			testkit.Succeed(b, rtnl.In(host).Configure("left",
+				rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix("10.197.1.0/16")}}))
+			node := func(i int) Node {
+				high, low := byte(i>>8), byte(i)
+				return Node{Name: fmt.Sprint("node-", i), Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 197, 1 + high, low})},
+					Ranges: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 + high, low, 0}), 24)}}
+			}
+			var others []Node
+			for i := range 999 {
+				others = append(others, node(i+1))
+			}
+			n := New(Options{Host: host, Routing: routing, Masquerade: true, Remotes: func([]Remote) error { return nil }})
+			testkit.Succeed(b, n.Apply(node(0), others))
+			for b.Loop() {
+				testkit.Succeed(b, n.Apply(node(0), others))
+			}
+		})
 	}
 }

@@ -28,27 +28,33 @@ type Remote struct {
 	Port              uint16 // the UDP port of VXLAN; it and VNI are the same for all nodes
 }
 
-func (h host) remotes(want plan, have []ownRoute, port uint16) (ways []Remote, err error) {
+func (h host) remotes(want plan, have map[route]netlink.Route, port uint16) (ways []Remote, err error) {
 	devices, err := h.Devices()
 	if err != nil {
 		return nil, fmt.Errorf("ways to other nodes: %w", err)
 	}
+	mtus, ends := h.mtus(devices), map[netip.Addr]*peer{}
+	for i := range want.peers {
+		for _, hop := range want.peers[i].hops {
+			ends[hop] = &want.peers[i]
+		}
+	}
 	tunnel := slices.IndexFunc(devices, func(d rtnl.Device) bool { return d.Name == DeviceName })
 	for _, r := range want.routes {
-		if !slices.ContainsFunc(have, func(o ownRoute) bool { return o.route == r }) {
+		if _, there := have[r]; !there {
 			continue
 		}
 		w := Remote{Range: r.dst, NextHop: r.via, IfIndex: r.device}
 		if tunnel < 0 || r.device != devices[tunnel].Index {
-			w.MTU = h.mtuOf(devices, r.device)
+			w.MTU = mtus[r.device]
 		} else {
-			i := slices.IndexFunc(want.peers, func(p peer) bool { return slices.Contains(p.hops, r.via) })
-			if i < 0 {
+			end := ends[r.via]
+			if end == nil {
 				continue // somebody else's route to the node leads into the tunnel
 			}
-			w.Node, w.Local, w.NodeMAC, w.LocalMAC = want.peers[i].underlay, want.local, want.peers[i].mac, want.mac
+			w.Node, w.Local, w.NodeMAC, w.LocalMAC = end.underlay, want.local, end.mac, want.mac
 			w.VNI, w.Port = networkID, port
-			w.NextHop, w.IfIndex, w.MTU = h.hop(devices, w.Local, w.Node)
+			w.NextHop, w.IfIndex, w.MTU = h.hop(mtus, w.Local, w.Node)
 			w.MTU = min(w.MTU-overhead(w.Local), devices[tunnel].MTU)
 		}
 		if w.MTU > 0 {
@@ -59,7 +65,7 @@ func (h host) remotes(want plan, have []ownRoute, port uint16) (ways []Remote, e
 }
 
 // hop returns the next hop between two addresses, the device and the MTU; an MTU of 0: programs cannot go that way.
-func (h host) hop(devices []rtnl.Device, from, to netip.Addr) (via netip.Addr, device, mtu int) {
+func (h host) hop(mtus map[int]int, from, to netip.Addr) (via netip.Addr, device, mtu int) {
 	options := netlink.RouteGetOptions{SrcAddr: from.AsSlice()}
 	routes, err := h.RouteGetWithOptions(to.AsSlice(), &options)
 	options.FIBMatch = true
@@ -75,22 +81,22 @@ func (h host) hop(devices []rtnl.Device, from, to netip.Addr) (via netip.Addr, d
 		via, _ = netip.AddrFromSlice(r.Gw)
 		via = via.Unmap()
 	}
-	mtu = h.mtuOf(devices, r.LinkIndex)
+	mtu = mtus[r.LinkIndex]
 	if r.MTU > 0 {
 		mtu = min(mtu, r.MTU)
 	}
 	return via, r.LinkIndex, mtu
 }
 
-// mtuOf returns the MTU of a device that finds neighbours by MAC address; 0 for another one.
-func (h host) mtuOf(devices []rtnl.Device, index int) int {
-	i := slices.IndexFunc(devices, func(d rtnl.Device) bool { return d.Index == index })
-	if i < 0 || len(devices[i].MAC) != 6 || devices[i].Kind == "loopback" {
-		return 0
+// mtus returns the MTUs of devices that find neighbours by MAC address, by index.
+func (h host) mtus(devices []rtnl.Device) map[int]int {
+	of := map[int]int{}
+	for _, d := range devices {
+		link, err := h.LinkByIndex(d.Index)
+		if err == nil && len(d.MAC) == 6 && d.Kind != "loopback" &&
+			link.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_POINTOPOINT) == 0 {
+			of[d.Index] = d.MTU
+		}
 	}
-	link, err := h.LinkByIndex(index)
-	if err != nil || link.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_POINTOPOINT) != 0 {
-		return 0
-	}
-	return devices[i].MTU
+	return of
 }

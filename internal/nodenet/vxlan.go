@@ -145,21 +145,27 @@ func (h host) setPeers(index int, peers []peer) error {
 	if err != nil {
 		return err
 	}
-	want := neighboursOf(index, peers)
+	want, wanted := neighboursOf(index, peers), map[neighbour]bool{}
+	for _, n := range want {
+		wanted[neighbourOf(n)] = true
+	}
 	var errs []error
-	change := func(from, but []netlink.Neigh, what string, do func(*netlink.Neigh) error) {
-		for _, n := range from {
-			if slices.ContainsFunc(but, func(b netlink.Neigh) bool { return sameNeighbour(n, b) }) {
-				continue
-			}
-			if err := do(&n); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("%s neighbour %v at %v of device %q: %w", what, n.IP, n.HardwareAddr,
-					DeviceName, err))
-			}
+	change := func(n netlink.Neigh, what string, do func(*netlink.Neigh) error) {
+		if err := do(&n); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("%s neighbour %v at %v of device %q: %w", what, n.IP, n.HardwareAddr, DeviceName,
+				err))
 		}
 	}
-	change(have, want, "delete", h.NeighDel)
-	change(want, have, "add", h.NeighSet)
+	for at, n := range have {
+		if !wanted[at] {
+			change(n, "delete", h.NeighDel)
+		}
+	}
+	for _, n := range want {
+		if _, there := have[neighbourOf(n)]; !there {
+			change(n, "add", h.NeighSet)
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -178,7 +184,8 @@ func neighboursOf(index int, peers []peer) (want []netlink.Neigh) {
 	return want
 }
 
-func (h host) neighbours(index int) (have []netlink.Neigh, err error) {
+func (h host) neighbours(index int) (map[neighbour]netlink.Neigh, error) {
+	have := map[neighbour]netlink.Neigh{}
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
 		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) { return h.NeighList(index, family) })
 		if err != nil {
@@ -187,13 +194,21 @@ func (h host) neighbours(index int) (have []netlink.Neigh, err error) {
 		for _, e := range entries {
 			if e.State&netlink.NUD_PERMANENT != 0 {
 				e.Family = family
-				have = append(have, e)
+				have[neighbourOf(e)] = e
 			}
 		}
 	}
 	return have, nil
 }
 
-func sameNeighbour(a, b netlink.Neigh) bool {
-	return a.Family == b.Family && a.IP.Equal(b.IP) && bytes.Equal(a.HardwareAddr, b.HardwareAddr)
+// neighbour identifies an entry of a device.
+type neighbour struct {
+	family int
+	ip     netip.Addr
+	mac    string
+}
+
+func neighbourOf(n netlink.Neigh) neighbour {
+	ip, _ := netip.AddrFromSlice(n.IP)
+	return neighbour{n.Family, ip.Unmap(), string(n.HardwareAddr)}
 }
