@@ -56,8 +56,8 @@ func TestRestHidesNoFailure(t *testing.T) {
 	}
 }
 
-// TestPodsElsewhere has pods come and go on another node: they change nothing here unless a rule can match them, or they
-// have the address of such a pod. Policies wait until these pods have been read.
+// TestPodsElsewhere has pods come and go on another node: they change nothing here unless a rule can match them, or
+// they have the address of such a pod. Policies wait until these pods have been read.
 func TestPodsElsewhere(t *testing.T) {
 	p := newPolicySet("here")
 	change := func(e kube.Event, want bool) {
@@ -92,7 +92,8 @@ func TestPodsElsewhere(t *testing.T) {
 	change(pod("other", "elsewhere", "10.1.2.4"), false)
 	p.changed = true
 	s, ready := p.set()
-	testkit.Check(t, ready && len(s.Pods) == 2 && len(s.Policies) == 1, "%d pods and %d policies", len(s.Pods), len(s.Policies))
+	testkit.Check(t, ready && len(s.Pods) == 2 && len(s.Policies) == 1,
+		"%d pods and %d policies", len(s.Pods), len(s.Policies))
 	change(pod("new", "elsewhere", ""), false)
 	change(pod("new", "elsewhere", "10.1.2.3"), true)
 	change(pod("new", "elsewhere", ""), true)

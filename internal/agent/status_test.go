@@ -54,7 +54,8 @@ func TestUnread(t *testing.T) {
 			`{"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "forbidden: User \"joe\" `+
 				`cannot list"}`)
 	})
-	watched := []kube.Kind{kube.Services, kube.EndpointSlices, kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies}
+	watched := []kube.Kind{kube.Services, kube.EndpointSlices, kube.Nodes, kube.Namespaces, kube.Pods,
+		kube.NetworkPolicies}
 	for _, k := range watched {
 		s.Handle(listOf(k), forbid)
 	}

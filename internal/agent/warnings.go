@@ -85,8 +85,8 @@ func (w *warnings) add(v kube.Warning) {
 func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool, of *serviceSet) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
 		if text := strings.Join(why[n], "; "); text != "" {
-			w.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed",
-				Created: of.record(n).created, Text: strings.ReplaceAll(text, "; Service "+n.String()+": ", "; "), Everywhere: everywhere})
+			w.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Created: of.record(n).created,
+				Reason: "NotServed", Text: strings.ReplaceAll(text, "; Service "+n.String()+": ", "; "), Everywhere: everywhere})
 		}
 	}
 }
@@ -101,8 +101,9 @@ func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 			from := node
 			if v.Everywhere {
 				from = ""
+				due := v.since.Add(time.Duration(w.phase * float64(w.nodes()) * float64(spread)))
 				select {
-				case <-time.After(time.Until(v.since.Add(time.Duration(w.phase * float64(w.nodes()) * float64(spread))))):
+				case <-time.After(time.Until(due)):
 				case <-ctx.Done():
 				}
 			} else if v.Kind != kube.Nodes {

@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// binary are the kinds that are read in Protocol Buffers: an object of each, and a list. Policies are read in JSON, which
-// has the fields of later versions too: a policy with an unknown field is refused.
+// binary are the kinds that are read in Protocol Buffers: an object of each, and a list. Policies are read in JSON,
+// which has the fields of later versions too: a policy with an unknown field is refused.
 var (
 	binary = map[string][2]runtime.Object{
 		Nodes.Resource:          {&corev1.Node{}, &corev1.NodeList{}},

@@ -250,7 +250,8 @@ func (s *store) Transformer() cache.TransformFunc {
 			return object, nil
 		}
 		n := nameOf(object)
-		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: n.Namespace, Name: n.Name}}, s.Add(object)
+		name := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: n.Namespace, Name: n.Name}}
+		return name, s.Add(object)
 	}
 }
 
