@@ -27,7 +27,7 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.policies.failure = err; err == nil {
-		a.policies.written, a.policies.last = version, want.Policies
+		a.policies.written, a.policies.last, a.policies.lastPeers = version, want.Policies, a.policies.peers
 	}
 	why := ""
 	full := errors.As(err, new(*objects.FullError)) || errors.As(err, new(*policy.LimitError))

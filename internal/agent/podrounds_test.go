@@ -16,6 +16,7 @@ import (
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
+	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -98,6 +99,10 @@ func TestPodsElsewhere(t *testing.T) {
 	change(pod("new", "elsewhere", "10.1.2.3"), true)
 	change(pod("new", "elsewhere", ""), true)
 	change(gone("new"), false)
+	p.peers, p.lastPeers = policy.Peers{}, p.peers
+	change(pod("far", "elsewhere", "10.1.2.5"), true) // a rule in force matches it
+	change(pod("far", "elsewhere", "10.1.2.2"), true)
+	p.peers, p.lastPeers = p.lastPeers, policy.Peers{}
 	change(pod("other", "elsewhere", "10.1.2.2"), true) // the address of far
 	change(gone("far"), true)
 	change(kube.Event{Kind: kube.NetworkPolicies, Namespace: "shop", Name: "deny"}, true)

@@ -53,8 +53,10 @@ type policySet struct {
 	// needed is closed once a rule can match pods of other nodes, and elsewhere is set once these have been read.
 	needed    chan struct{}
 	elsewhere bool
-	// peers are what rules can match, with the labels of namespaces. owners are the pods of the last set, by address.
+	// peers are what rules can match, with the labels of namespaces, and lastPeers what those of last can. owners are the
+	// pods of the last set, by address.
 	peers      policy.Peers
+	lastPeers  policy.Peers
 	namespaces map[string]map[string]string
 	owners     map[netip.Addr]aged
 }
@@ -114,7 +116,8 @@ func (p *policySet) matters(at object, f fragment) bool {
 
 // named reports whether a rule can match a pod, or the last set has one with an address of it.
 func (p *policySet) named(pod policy.Pod) bool {
-	return p.peers.Has(&pod, p.namespaces[pod.Namespace]) || slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool {
+	namespace := p.namespaces[pod.Namespace]
+	return p.peers.Has(&pod, namespace) || p.lastPeers.Has(&pod, namespace) || slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool {
 		_, owned := p.owners[a]
 		return owned && !pod.HostNetwork
 	})
