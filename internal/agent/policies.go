@@ -117,10 +117,8 @@ func (p *policySet) matters(at object, f fragment) bool {
 // named reports whether a rule can match a pod, or the last set has one with an address of it.
 func (p *policySet) named(pod policy.Pod) bool {
 	namespace := p.namespaces[pod.Namespace]
-	return p.peers.Has(&pod, namespace) || p.lastPeers.Has(&pod, namespace) || slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool {
-		_, owned := p.owners[a]
-		return owned && !pod.HostNetwork
-	})
+	owned := func(a netip.Addr) bool { _, is := p.owners[a]; return is && !pod.HostNetwork }
+	return p.peers.Has(&pod, namespace) || p.lastPeers.Has(&pod, namespace) || slices.ContainsFunc(pod.Addresses, owned)
 }
 
 func (p *policySet) read(e kube.Event) (f fragment, err error) {
