@@ -355,13 +355,16 @@ func (c *Client) warn(ctx context.Context, node string, w Warning) error {
 	if err != nil || at.Version == "" {
 		return err
 	}
-	hash := fnv.New64a()
-	_, _ = fmt.Fprint(hash, node, at.Resource, w.Created, w.Reason, w.Text) // it never fails
+	name := func(object string) string {
+		hash := fnv.New64a()
+		_, _ = fmt.Fprint(hash, node, at.Resource, object, w.Reason, w.Text) // it never fails
+		return fmt.Sprintf("%s.%x", w.Name, hash.Sum64())
+	}
 	now := time.Now().UTC().Format(time.RFC3339)
-	namespace, name := cmp.Or(w.Namespace, metav1.NamespaceDefault), fmt.Sprintf("%s.%x", w.Name, hash.Sum64())
+	namespace, id := cmp.Or(w.Namespace, metav1.NamespaceDefault), name(w.Created)
 	to := c.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace(namespace)
 	if w.Everywhere {
-		if _, err := to.Get(ctx, name, metav1.GetOptions{}); err == nil || !apierrors.IsNotFound(err) {
+		if _, err := to.Get(ctx, id, metav1.GetOptions{}); err == nil || !apierrors.IsNotFound(err) {
 			return err // another node has stored it
 		}
 	}
@@ -369,13 +372,16 @@ func (c *Client) warn(ctx context.Context, node string, w Warning) error {
 	if err != nil {
 		return err
 	}
+	if !w.Everywhere {
+		id = name(string(o.GetUID()))
+	}
 	source := map[string]any{"component": "mustang-agent"}
 	if node != "" {
 		source["host"] = node
 	}
 	event := map[string]any{
 		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": w.Reason, "message": w.Text,
-		"metadata": map[string]any{"namespace": namespace, "name": name},
+		"metadata": map[string]any{"namespace": namespace, "name": id},
 		"involvedObject": map[string]any{
 			"apiVersion": o.GetAPIVersion(), "kind": o.GetKind(), "namespace": w.Namespace, "name": w.Name, "uid": string(
 				o.GetUID()),
