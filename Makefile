@@ -324,6 +324,7 @@ K8S         := $(BUILD)/k8s -cache $(K8S_CACHE)
 
 k8s: $(BUILD)/packages-k8s.stamp $(BUILD)/modules.stamp image
 	$(GO) build -o $(BUILD)/ ./test/k8s
+	$(GO) build -modfile=packaging/helm.mod -o $(BUILD)/helm helm.sh/helm/v3/cmd/helm
 
 # Every set-up: hours. All runs are done, and any failure fails.
 test-k8s: k8s

@@ -169,8 +169,10 @@ func (r *runner) clusters(ctx context.Context, do func(*cluster.Cluster) error) 
 		}
 	}
 	r.cluster.Image, r.cluster.Manifest = "build/mustang-image.tar", "deploy/mustang.yaml"
+	r.cluster.Chart, r.cluster.Helm = "packaging/chart", "build/helm"
 	r.cluster.Program = filepath.Join("build/programs", runtime.GOARCH, "mustang") // as it is in the image
-	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest, &r.cluster.Program} {
+	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest, &r.cluster.Program,
+		&r.cluster.Chart, &r.cluster.Helm} {
 		var err error
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err

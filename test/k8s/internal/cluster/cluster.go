@@ -62,8 +62,10 @@ func (s Setup) Validate() error {
 type Options struct {
 	Setup
 	Programs Programs
-	// Image is the archive of Mustang's image, Manifest the file that installs it. Program is the image's.
+	// Image is the archive of Mustang's image, Manifest the file that installs it, and Chart the directory that Helm, a
+	// program, installs it from. Program is the image's.
 	Image, Manifest, Program string
+	Chart, Helm              string
 	// Dir takes the cluster's files while it runs, and its logs, which stay.
 	Dir string
 }

@@ -125,13 +125,16 @@ func (n *node) startKubelet() error {
 			strings.Join(n.addrs, ","), "--root-dir="+n.path("kubelet"), "--cert-dir="+n.path("pki"))
 }
 
-// install installs Mustang by its manifest, with the flags of the set-up.
+// install installs Mustang with the flags of the set-up: on one node by its manifest, else by its chart.
 func (c *Cluster) install() error {
 	for _, n := range c.nodes {
 		var err error
 		if n.before, err = n.forwarding(); err != nil {
 			return err
 		}
+	}
+	if len(c.nodes) > 1 {
+		return c.installChart()
 	}
 	manifest, err := os.ReadFile(c.Manifest)
 	if err != nil {
@@ -146,10 +149,7 @@ func (c *Cluster) install() error {
 
 // substitute fills in the manifest's values that users edit, and the flags of the set-up.
 func substitute(manifest string, s Setup, server string) (string, error) {
-	routing := s.Nodes
-	if routing == "one" || routing == "three" {
-		routing = "auto"
-	}
+	routing := s.routing()
 	for old, replacement := range map[string]string{
 		`"API_SERVER"`: `"` + server + `"`, "- --link=auto\n": "- --link=" + s.Link + "\n",
 		"- --routing=auto\n": "- --routing=" + routing + "\n",

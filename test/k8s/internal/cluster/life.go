@@ -15,13 +15,22 @@ import (
 // connections stand open: none is lost. It returns its counts.
 func (c *Cluster) Restart(atLeast time.Duration) (string, error) {
 	return c.underLoad(whileRestarted, func() (err error) {
-		for begun := time.Now(); time.Since(begun) < atLeast && err == nil; {
-			if _, err = c.kubectl(nil, "-n", "kube-system", "rollout", "restart", "daemonset/mustang"); err == nil {
+		for begun, i := time.Now(), 0; time.Since(begun) < atLeast && err == nil; i++ {
+			if err = c.restart(i); err == nil {
 				_, err = c.kubectl(nil, "-n", "kube-system", "rollout", "status", "daemonset/mustang", "--timeout=120s")
 			}
 		}
 		return err
 	})
+}
+
+// restart starts other agents: by an upgrade of the chart if that installed them.
+func (c *Cluster) restart(number int) error {
+	if len(c.nodes) > 1 {
+		return c.helm("upgrade", c.Chart, fmt.Sprint("agent.namespaceQuota=", 8-number%2))
+	}
+	_, err := c.kubectl(nil, "-n", "kube-system", "rollout", "restart", "daemonset/mustang")
+	return err
 }
 
 // Kill kills the agents of all nodes a number of times, while clients open 500 connections a second and connections
@@ -94,17 +103,28 @@ func (c *Cluster) patch(replacements ...string) error {
 	return err
 }
 
-// Uninstall removes Mustang by its manifest, and sees that each node is as it was before.
+// Uninstall removes Mustang by its manifest or its chart, and sees that each node is as it was before.
 func (c *Cluster) Uninstall() error {
 	const args = `["agent", "cleanup", "--all", "--stay", "--healthz-address=:10256"]`
-	if err := c.patch(argsPath, args, "updateStrategy/rollingUpdate/maxUnavailable", `"100%"`); err != nil {
+	cleanUp := func() error {
+		return c.patch(argsPath, args, "updateStrategy/rollingUpdate/maxUnavailable", `"100%"`)
+	}
+	remove := func() error {
+		_, err := c.kubectl(nil, "delete", "-f", c.Manifest, "--timeout=120s")
+		return err
+	}
+	if len(c.nodes) > 1 {
+		cleanUp = func() error { return c.helm("upgrade", c.Chart, "cleanup=true") }
+		remove = func() error { return c.helm("uninstall", "") }
+	}
+	if err := cleanUp(); err != nil {
 		return err
 	}
 	if _, err := c.kubectl(nil, "-n", "kube-system", "rollout", "status", "daemonset/mustang",
 		"--timeout=120s"); err != nil {
 		return err
 	}
-	if _, err := c.kubectl(nil, "delete", "-f", c.Manifest, "--timeout=120s"); err != nil {
+	if err := remove(); err != nil {
 		return err
 	}
 	var errs []error
