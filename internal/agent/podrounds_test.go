@@ -113,6 +113,23 @@ func TestPodsElsewhere(t *testing.T) {
 	change(gone("web"), true)
 }
 
+// TestPodMoves has a pod of a StatefulSet come back on another node: the watch of the node's own pods reports its end
+// after the other watch has reported the new pod.
+func TestPodMoves(t *testing.T) {
+	p := newPolicySet("here")
+	event := func(k kube.Kind, node string) kube.Event {
+		return kube.Event{Kind: k, Namespace: "shop", Name: "web-0", Object: fmt.Appendf(nil,
+			`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web-0"}, `+
+				`"spec": {"nodeName": %q}, "status": {"podIPs": [{"ip": "10.1.2.2"}]}}`, node)}
+	}
+	own, others := kube.PodsOn("here"), kube.PodsElsewhere("here")
+	testkit.Succeed(t, p.on(event(own, "here")))
+	testkit.Succeed(t, p.on(event(others, "elsewhere")))
+	testkit.Succeed(t, p.on(kube.Event{Kind: own, Namespace: "shop", Name: "web-0"}))
+	pods := p.of[object{elsewhere, "shop", "web-0"}].Pods
+	testkit.Check(t, len(p.of) == 1 && len(pods) == 1 && pods[0].Node == "elsewhere", "there are %+v", p.of)
+}
+
 // TestPodsRest has a change of policies that took an hour: the next Pod waits, but not while a pod of the node waits
 // for its policies, and no longer than some seconds. A policy or a namespace does not wait.
 func TestPodsRest(t *testing.T) {

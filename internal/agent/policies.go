@@ -20,7 +20,8 @@ import (
 )
 
 type (
-	// object is the identity of an object.
+	// object is the identity of an object. Pods of other nodes have a resource of their own: a pod that moves is gone from
+	// one watch and there in another, in any order.
 	object struct{ resource, namespace, name string }
 	// fragment holds an object's additions to a snapshot of policies.
 	fragment struct {
@@ -69,7 +70,7 @@ func newPolicySet(node string) *policySet {
 // on notes an event. A policy that cannot be read closes the pods that it selects, whatever it was before. Another
 // object that cannot be read leaves the previous one.
 func (p *policySet) on(e kube.Event) (err error) {
-	at := object{e.Kind.Resource, e.Namespace, e.Name}
+	at := p.identity(e)
 	had, known := p.of[at]
 	var now fragment
 	if e.Object != nil {
@@ -97,10 +98,21 @@ func (p *policySet) on(e kube.Event) (err error) {
 	return err
 }
 
+const elsewhere = "pods elsewhere" // orders them after the node's own
+
+func (p *policySet) identity(e kube.Event) object {
+	if e.Kind == kube.PodsElsewhere(p.node) {
+		return object{elsewhere, e.Namespace, e.Name}
+	}
+	return object{e.Kind.Resource, e.Namespace, e.Name}
+}
+
+func (o object) isPod() bool { return o.resource == kube.Pods.Resource || o.resource == elsewhere }
+
 // change notes that an object has changed. Pods change all the time; any other change is urgent.
 func (p *policySet) change(at object) {
 	p.changed = true
-	p.urgent = p.urgent || at.resource != kube.Pods.Resource
+	p.urgent = p.urgent || !at.isPod()
 	p.version++
 }
 
@@ -111,7 +123,7 @@ func (p *policySet) put(at object, f fragment) {
 
 // matters reports whether the tables depend on an object. They depend on few pods elsewhere.
 func (p *policySet) matters(at object, f fragment) bool {
-	return at.resource != kube.Pods.Resource || f.here || slices.ContainsFunc(f.Pods, p.named)
+	return !at.isPod() || f.here || slices.ContainsFunc(f.Pods, p.named)
 }
 
 // named reports whether a rule can match a pod, or the last set has one with an address of it.
@@ -203,12 +215,13 @@ func (p *policySet) own(all []aged) {
 		}
 	}
 	for _, at := range all {
-		each(p.of[at.object], func(a netip.Addr) { p.owners[a] = at })
+		each(p.of[at.object], func(a netip.Addr) { p.owners[a] = at }) // one of them
 	}
 	for at, f := range p.of {
 		each(f, func(a netip.Addr) {
-			if had, ok := p.owners[a]; ok && (aged{at, f.created}).compare(had) < 0 {
-				p.owners[a] = aged{at, f.created}
+			now := aged{at, f.created}
+			if had, ok := p.owners[a]; ok && now.compareAge(had) < 0 {
+				p.owners[a] = now
 			}
 		})
 	}
@@ -220,8 +233,11 @@ type aged struct {
 }
 
 func (a aged) compare(b aged) int {
-	return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created),
-		cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+	return cmp.Or(cmp.Compare(a.resource, b.resource), a.compareAge(b))
+}
+
+func (a aged) compareAge(b aged) int {
+	return cmp.Or(cmp.Compare(b.created, a.created), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 }
 
 // ordered returns the objects for which a function is true, the youngest of a kind first.

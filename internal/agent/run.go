@@ -52,12 +52,12 @@ func New(o Options) *Agent {
 // watch reads the cluster until the context ends. It calls synced once all objects have been read, except for pods of
 // other nodes, which it reads once a policy may name them.
 func (a *Agent) watch(ctx context.Context, synced func()) {
-	elsewhere := kube.PodsElsewhere(a.Node)
+	others := kube.PodsElsewhere(a.Node)
 	kinds := []kube.Kind{kube.Services, kube.EndpointSlices, kube.Nodes, kube.Namespaces, kube.PodsOn(a.Node),
-		kube.NetworkPolicies, kube.ClusterNetworkPolicies, elsewhere}
+		kube.NetworkPolicies, kube.ClusterNetworkPolicies, others}
 	missing := len(kinds) - 1
 	listed := func(k kube.Kind) {
-		if k == elsewhere {
+		if k == others {
 			a.mu.Lock()
 			a.policies.elsewhere, a.services.all = true, true
 			a.mu.Unlock()
@@ -67,7 +67,7 @@ func (a *Agent) watch(ctx context.Context, synced func()) {
 		}
 	}
 	a.Cluster.Watch(ctx, kinds, kube.Calls{On: a.on, Listed: listed, Failing: a.failing,
-		Later: map[kube.Kind]<-chan struct{}{elsewhere: a.policies.needed}})
+		Later: map[kube.Kind]<-chan struct{}{others: a.policies.needed}})
 }
 
 // Run works until the context ends. It deletes nothing before it has read all objects that existed when it began. It
@@ -142,7 +142,7 @@ func (a *Agent) on(e kube.Event) {
 	if e.Kind != kube.Services && e.Kind != kube.EndpointSlices {
 		err = errors.Join(err, a.policies.on(e))
 	}
-	at := object{e.Kind.Resource, e.Namespace, e.Name}
+	at := a.policies.identity(e)
 	delete(a.unread, at)
 	if err != nil {
 		a.unread[at] = err.Error()
@@ -183,7 +183,9 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	version, begun := a.policies.version, time.Now()
 	if due {
 		rules, due = a.policies.set()
-		waits = !due
+		if waits = !due; waits {
+			a.State.SetDegraded("policies", "the pods of other nodes are not read yet: changed policies wait")
+		}
 	}
 	of, all := a.services.take()
 	attach := a.attach

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -135,6 +136,35 @@ func TestWatch(t *testing.T) {
 	w.eventually(t, "after an expired watch", func() bool {
 		return len(w.objects) == 2 && w.objects["services shop/four"] != "" && w.objects["services shop/one"] != ""
 	})
+}
+
+// TestBrokenStreams has an API server break each list that it sends as a stream: after one, the client asks for a list.
+func TestBrokenStreams(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	s.Put(t, services, object("one", "1"))
+	var last string
+	var streams, repeated int
+	s.Before = func(w http.ResponseWriter, r *http.Request) bool {
+		had := last
+		if last = r.URL.Query().Get("sendInitialEvents"); last != "true" {
+			return false
+		}
+		if streams++; had == last {
+			repeated++
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "status": "Failure", `+
+			`"reason": "Expired", "code": 410, "message": "too old resource version"}}`)
+		return true
+	}
+	w := startOf(t, s, Services)
+	w.eventually(t, "first list", func() bool { return w.synced == 1 })
+	s.Forget()
+	s.Put(t, services, object("two", "1"))
+	w.eventually(t, "another list", func() bool { return len(w.objects) == 2 })
+	s.Stop()
+	testkit.Check(t, streams > 0 && repeated == 0, "%d of %d streams were asked for again at once", repeated, streams)
 }
 
 // TestFailing reports once for all kinds why they cannot be read, and once that they can be read again.

@@ -97,7 +97,7 @@ func (c *Client) list(s *store) *cache.ListWatch {
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			if o.SendInitialEvents != nil && at.Former != "" {
+			if o.SendInitialEvents != nil && (s.kind.Former != "" || s.setStreams(true)) {
 				return nil, errNoStream
 			}
 			if at.Version == "" {
@@ -110,9 +110,14 @@ func (c *Client) list(s *store) *cache.ListWatch {
 			case streams && (expired || apierrors.IsInvalid(err)): // the library would ask again at once
 				err = errNoStream
 			case streams && err == nil:
-				s.stalled = time.AfterFunc(c.readWithin, func() {
-					s.note(ctx, context.DeadlineExceeded)
-					cancel()
+				time.AfterFunc(c.readWithin, func() {
+					s.mu.Lock()
+					stalled := s.streams && bounded.Err() == nil
+					s.mu.Unlock()
+					if stalled {
+						s.note(ctx, context.DeadlineExceeded)
+						cancel()
+					}
 				})
 			case !expired:
 				s.note(ctx, err)
@@ -198,7 +203,16 @@ type store struct {
 	kind    Kind
 	digests map[cache.ObjectName]uint64 // of the objects that exist, as they were handed out
 	listed  bool
-	stalled *time.Timer // ends a list that is read as a stream; nil: there was none
+	streams bool // set from the start of a list that is read as a stream until a list is complete
+}
+
+// setStreams sets streams and returns what it was. After a stream that broke, a list is read: the library would ask for
+// another stream at once.
+func (s *store) setStreams(streams bool) (was bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was, s.streams = s.streams, streams
+	return was
 }
 
 func (s *store) note(ctx context.Context, err error) {
@@ -280,9 +294,7 @@ func (s *store) Replace(list []any, _ string) error {
 			}
 		}
 	}
-	if s.stalled != nil {
-		s.stalled.Stop()
-	}
+	s.setStreams(false)
 	s.note(context.Background(), nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()

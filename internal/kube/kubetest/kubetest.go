@@ -22,6 +22,8 @@ import (
 
 // Server is an API server.
 type Server struct {
+	// Before is called with each request, one at a time, and reports whether it has answered; nil: it is not called.
+	Before func(http.ResponseWriter, *http.Request) bool
 	// ListsOnly is set before the first request if the server cannot send a list as a stream, as those before 1.34.
 	ListsOnly bool
 
@@ -198,8 +200,11 @@ var resource = regexp.MustCompile(
 // ServeHTTP lists, watches, gets, creates, patches and deletes objects, and runs commands in pods.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	other := s.others[r.URL.Path]
+	other, answered := s.others[r.URL.Path], s.Before != nil && s.Before(w, r)
 	s.mu.Unlock()
+	if answered {
+		return
+	}
 	path := resource.FindStringSubmatch(r.URL.Path)
 	switch {
 	case other != nil:
