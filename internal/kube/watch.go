@@ -107,9 +107,9 @@ func (c *Client) list(s *store) *cache.ListWatch {
 			w, err := c.watchOf(bounded, at, with(o))
 			expired := apierrors.IsNotFound(err) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 			switch streams := o.SendInitialEvents != nil; {
-			case streams && (expired || apierrors.IsInvalid(err)): // the library would ask again at once
+			case streams && err != nil:
 				err = errNoStream
-			case streams && err == nil:
+			case streams:
 				time.AfterFunc(c.readWithin, func() {
 					s.mu.Lock()
 					stalled := s.streams && bounded.Err() == nil

@@ -171,6 +171,18 @@ func TestTrim(t *testing.T) {
 	}
 }
 
+// TestPeersOfDenials has a policy that selects no pod of the node: its rules match pods elsewhere only if they do not
+// accept, since a pod that comes later would be open to them.
+func TestPeersOfDenials(t *testing.T) {
+	x := PodSelector{Pods: Selector{Labels: map[string]string{"app": "x"}}}
+	far := Pod{Namespace: "n", Name: "far", Labels: map[string]string{"app": "x"}}
+	for action, want := range map[Action]bool{Accept: false, Deny: true, Pass: true} {
+		s := Snapshot{Policies: []Policy{{Tier: Admin, Name: "p", Subject: x,
+			Egress: []Rule{{Action: action, Peers: []Peer{{Pods: &x}}}}}}}
+		testkit.Check(t, s.Peers().Has(&far, nil) == want && s.Peers().None() != want, "action %d: want %t", action, want)
+	}
+}
+
 // TestTrimForPrevious keeps labels that the policies still in force name: without them, these policies would match
 // other pods in the meantime.
 func TestTrimForPrevious(t *testing.T) {

@@ -13,26 +13,32 @@ type Peers struct {
 	ports map[string]bool        // of any pod
 }
 
-// Peers returns what rules of the policies that select a pod of the snapshot, and of all in Previous, can match.
+// Peers returns what rules can match: rules of the policies that select a pod of the snapshot, of all policies in
+// Previous, and rules that do not accept. Without a pod that only other rules match, a verdict is as strict or stricter.
 func (s *Snapshot) Peers() Peers {
 	p := Peers{labelled[*PodSelector]{}, map[string]bool{}}
 	_, pods := s.podsBy(func(p *Pod) bool { return !p.HostNetwork })
 	for i := range s.Policies {
+		selects := false
 		for range s.Policies[i].Subject.selected(pods) {
-			p.add(&s.Policies[i])
+			selects = true
 			break
 		}
+		p.add(&s.Policies[i], selects)
 	}
 	if s.Previous != nil {
 		for i := range s.Previous.Policies {
-			p.add(&s.Previous.Policies[i])
+			p.add(&s.Previous.Policies[i], true)
 		}
 	}
 	return p
 }
 
-func (p Peers) add(of *Policy) {
+func (p Peers) add(of *Policy, all bool) {
 	for d, r := range of.allRules {
+		if !all && r.Action == Accept {
+			continue
+		}
 		for _, peer := range r.Peers {
 			if peer.Pods != nil {
 				var by label

@@ -68,13 +68,16 @@ func (p Policies) List() ([]Listed, error) {
 	return all, nil
 }
 
-// ByOwner returns the policies of each owner, and the pods that Admit has stored.
+// ByOwner returns the policies of each owner, and the pods that are not the agent's: Admit has stored them, or they are
+// of the sets of other owners.
 func (p Policies) ByOwner(ctx context.Context) (of map[service.Owner][]policy.Policy, pods []policy.Pod, err error) {
 	of = map[service.Owner][]policy.Policy{}
 	err = p.locked(ctx, func(docs documents) error {
 		pods = slices.Collect(maps.Values(docs.now.pods))
 		for owner, set := range docs.now.sets {
-			of[owner] = set.Policies
+			if of[owner] = set.Policies; owner != service.Agent {
+				pods = append(pods, set.Pods...)
+			}
 		}
 		return nil
 	})
