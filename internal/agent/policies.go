@@ -129,6 +129,9 @@ func (p *policySet) matters(at object, f fragment) bool {
 // named reports whether a rule can match a pod, or the last set has one with an address of it.
 func (p *policySet) named(pod policy.Pod) bool {
 	namespace := p.namespaces[pod.Namespace]
+	if namespace == nil { // it is not read yet
+		namespace = map[string]string{policy.NamespaceLabel: pod.Namespace}
+	}
 	owned := func(a netip.Addr) bool { _, is := p.owners[a]; return is && !pod.HostNetwork }
 	return p.peers.Has(&pod, namespace) || p.lastPeers.Has(&pod, namespace) || slices.ContainsFunc(pod.Addresses, owned)
 }

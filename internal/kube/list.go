@@ -49,7 +49,11 @@ func (k Kind) empty() (object, list runtime.Object) {
 	if of, ok := binary[k.Resource]; ok {
 		return of[0], of[1].DeepCopyObject()
 	}
-	return &unstructured.Unstructured{}, &unstructured.UnstructuredList{}
+	of := &unstructured.Unstructured{}
+	if k == NetworkPolicies { // a reflector then ignores objects of other kinds
+		of.SetGroupVersionKind(schema.GroupVersionKind{Group: k.Group, Version: k.Version, Kind: "NetworkPolicy"})
+	}
+	return of, &unstructured.UnstructuredList{}
 }
 
 // errNoList is the error of an answer that is not a list: objects missing from it are not gone.
