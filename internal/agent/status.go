@@ -83,6 +83,9 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	a.mu.Lock()
 	objects := a.objects(have, r.Nodes.Error)
 	all, of := a.policies.snapshot()
+	if !a.policies.elsewhere { // a policy may select pods that are not read
+		of = nil
+	}
 	r.Config, r.Synced = a.Config, a.synced && !r.Sync.First.IsZero()
 	warned = append(slices.Clip(warned), a.services.overQuota()...)
 	for _, namespace := range slices.Sorted(maps.Keys(a.over)) {

@@ -76,12 +76,12 @@ func (c *Client) warn(ctx context.Context, node string, w Warning) error {
 	}
 	object := &unstructured.Unstructured{Object: event}
 	_, err = to.Create(ctx, object, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
+	switch there := apierrors.IsAlreadyExists(err); {
+	case there && w.Everywhere: // another node has just stored it
+		err = nil
+	case there:
 		patch := fmt.Appendf(nil, `{"lastTimestamp": %q}`, now)
-		_, err = to.Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
-		if apierrors.IsConflict(err) {
-			err = nil // the agents of other nodes set the time just now
-		}
+		_, err = to.Patch(ctx, id, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	return err
 }
