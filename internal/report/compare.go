@@ -30,7 +30,7 @@ type NamedRun struct {
 // Strings are free of control characters.
 type Comparison struct {
 	Names    []string         `json:"runs"`     // the names of the runs, the old one first
-	Warnings []runWarning     `json:"warnings"` // the runs that are quick, interrupted, disturbed or noisy
+	Warnings []runWarning     `json:"warnings"` // the runs that are quick, unfinished, disturbed or noisy
 	Differs  []property       `json:"differs"`  // names the properties of machine, settings and method that differ
 	Tables   []*comparedTable `json:"tables"`   // one for each suite and workload, in the order of the old file
 	Missing  []missing        `json:"missing"`  // the rows that some of the runs measured, and others did not
@@ -69,7 +69,7 @@ type delta struct {
 	Ratio float64     `json:"ratio"`
 	CI95  *[2]float64 `json:"ci95"`
 	P     float64     `json:"p"`    // the p-value corrected for the number of differences in the table
-	Test  string      `json:"test"` // the test; Over: the unit of its values; Old, New: how many values
+	Test  string      `json:"test"` // empty with too few networks. Over: the unit of its values; Old, New: how many
 	Over  string      `json:"over"`
 	Old   int         `json:"old_units"`
 	New   int         `json:"new_units"`
@@ -295,7 +295,6 @@ func properties(r result.Run) []map[string]string {
 		{"time of a suite": seconds(r.TimeSeconds)}, {"slice": seconds(r.SliceSeconds)},
 		{"duration of a sample": seconds(r.DurationSeconds)}, {"warm-up of a sample": seconds(r.WarmupSeconds)},
 		{"rounds": strconv.Itoa(r.Rounds)}, {"quick": strconv.FormatBool(r.Quick)},
-		{"interrupted": strconv.FormatBool(r.Interrupted)},
 	}
 }
 
@@ -334,8 +333,8 @@ func runWarnings(runs []NamedRun) []runWarning {
 		if r.File.Run.Quick {
 			texts = append(texts, "quick run")
 		}
-		if r.File.Run.Interrupted {
-			texts = append(texts, "interrupted")
+		if of := (run{r.File.Run, r.File.Rows}); of.Interrupted || of.Finished.IsZero() {
+			texts = append(texts, "unfinished: "+countOf(of.roundsDone(), "round")+" done")
 		}
 		for _, note := range r.File.Run.Notes {
 			if note, disturbed := strings.CutSuffix(note, "."+repeatRun); disturbed {

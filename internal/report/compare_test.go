@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aclements/go-moremath/stats"
 	"github.com/google/go-cmp/cmp"
@@ -31,7 +32,8 @@ func made(id, unit string, labs int, samples ...float64) result.Row {
 }
 
 func runOf(name string, rows ...result.Row) NamedRun {
-	return NamedRun{name, result.File{Schema: result.Schema, Run: result.Run{Clock: result.ClockTime}, Rows: rows}}
+	run := result.Run{Clock: result.ClockTime, Finished: time.Unix(1, 0)}
+	return NamedRun{name, result.File{Schema: result.Schema, Run: run, Rows: rows}}
 }
 
 func compareRuns(t *testing.T, runs ...NamedRun) *Comparison {
@@ -69,38 +71,31 @@ func TestKnownValues(t *testing.T) {
 	near("high", math.Log(d.CI95[1]), 14)
 }
 
-// TestLevels checks over what a row is compared.
-func TestLevels(t *testing.T) {
-	at := func(position func(i int) result.Position) result.Row {
-		r := made("r", "", 1, 1, 2, 3, 4, 5, 7)
-		for i := range r.Positions {
-			r.Positions[i] = position(i)
-		}
-		return r
-	}
-	labs := at(func(i int) result.Position { return result.Position{Lab: i / 2, Round: i % 2} })
-	processes := at(func(i int) result.Position { return result.Position{Process: i / 2, Round: i % 2} })
-	connections := at(func(i int) result.Position { return result.Position{Connection: i / 2, Round: i % 2} })
-	rounds := at(func(i int) result.Position { return result.Position{Round: i} })
-	zero := made("r", "", 3, 0, 1, 2, 3, 4, 5)
-	same := made("r", "", 3, 2, 2, 2, 2, 2, 2)
+// TestUnits checks over what a row is compared: ten rounds of one network are no ten networks.
+func TestUnits(t *testing.T) {
+	labs := made("r", "", 3, 1, 2, 3, 4, 5, 7)
+	one, two := made("r", "", 1, 10, 11, 12, 13, 14, 15, 16), made("r", "", 2, 1, 2, 3, 4, 5, 7)
+	zero, same := made("r", "", 3, 0, 1, 2, 3, 4, 5), made("r", "", 3, 2, 2, 2, 2, 2, 2)
 	for _, tt := range []struct {
-		old, row result.Row
-		over     string
-		units    int
+		old, row   result.Row
+		test, over string
+		units      int
 	}{
-		{labs, labs, "labs", 3}, {labs, processes, "processes", 3}, {connections, labs, "connections", 3},
-		{rounds, labs, overSamples, 6},
-		{labs, zero, overSamples, 6}, {same, same, overSamples, 6}, {same, labs, "labs", 3},
-		{made("r", "", 0, 1), labs, overSamples, 1},
+		{labs, labs, welchT, "labs", 3}, {same, labs, welchT, "labs", 3},
+		{labs, one, "", "labs", 3}, {two, labs, "", "labs", 2},
+		{labs, zero, mannWhitney, overSamples, 6}, {same, same, mannWhitney, overSamples, 6},
+		{made("r", "", 0, 1), labs, mannWhitney, overSamples, 1},
 	} {
 		d := contrast(tt.old, tt.row)
-		testkit.Check(t, d != nil && d.Over == tt.over && d.Old == tt.units,
+		testkit.Check(t, d != nil && d.Test == tt.test && d.Over == tt.over && d.Old == tt.units,
 			"%v and %v: %+v, want it over %d %s", tt.old.Positions, tt.row.Positions, d, tt.units, tt.over)
 		testkit.Check(t, d == nil || !math.IsNaN(d.P) && !(d.P < 0) && !(d.P > 1) && d.Ratio > 0, "%+v", d)
 	}
 	d := contrast(same, same)
 	testkit.Check(t, d.P == 1 && d.Ratio == 1, "two equal rows differ: %+v", d)
+	text := compareRuns(t, runOf("old", labs), runOf("new", one)).Text(false)
+	testkit.Check(t, text.Answer[0] == "new against old: not certain: fewer than three networks." &&
+		text.Tables[0].Columns[3].Cells[0].Text == "not certain", "%q, %+v", text.Answer, text.Tables[0].Columns[3])
 }
 
 // TestFalseFindings simulates tables without any difference: by Holm's method at most one in twenty has a finding.
@@ -272,11 +267,12 @@ func TestWarnings(t *testing.T) {
 	quiet.File.Run.Comparisons = []result.Comparison{aa(0.98, 1.03, "kernel"), aa(0.3, 2, "user space"), {AA: true}}
 	quiet.File.Run.Notes = []string{"The peer is far away.", repeatRun}
 	noisy.File.Run.Quick, noisy.File.Run.Comparisons = true, []result.Comparison{aa(0.96, 1.2, "")}
-	wild.File.Run.Interrupted, wild.File.Run.Comparisons = true, []result.Comparison{aa(0.25, 1.5, "kernel")}
+	wild.File.Rows = []result.Row{made("r", "", 1, make([]float64, 12)...)}
+	wild.File.Run.Finished, wild.File.Run.Comparisons = time.Time{}, []result.Comparison{aa(0.25, 1.5, "kernel")}
 	wild.File.Run.Notes = []string{"Not reliable: other programs kept 2.0 of 2 CPUs busy. Repeat the run on a quiet machine."}
 	want := []runWarning{
 		{"noisy", []string{"quick run", "the same path measured twice may differ by 20.0 %"}},
-		{"wild", []string{"interrupted", "not reliable: other programs kept 2.0 of 2 CPUs busy",
+		{"wild", []string{"unfinished: 12 rounds done", "not reliable: other programs kept 2.0 of 2 CPUs busy",
 			"the same path measured twice may differ by a factor of 4.0"}},
 	}
 	diff := cmp.Diff(want, compareRuns(t, quiet, noisy, wild).Warnings)

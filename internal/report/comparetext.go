@@ -5,6 +5,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -49,7 +50,7 @@ func (c *Comparison) Text(wide bool) ComparisonText {
 // answer counts the differences of each later run, and names the largest and what differs between the machines.
 func (c *Comparison) answer() (out []string) {
 	for i, name := range c.Names[1:] {
-		var all, worse, better int
+		var all, few, worse, better int
 		largest, most := "", 0.0
 		for _, t := range c.Tables {
 			for _, l := range t.Lines {
@@ -57,21 +58,25 @@ func (c *Comparison) answer() (out []string) {
 				if d == nil {
 					continue
 				}
-				if all++; !d.Found {
-					continue
-				}
-				if d.Worse {
+				all++
+				switch {
+				case d.Worse:
 					worse++
-				} else {
+				case d.Found:
 					better++
+				case d.Test == "":
+					few, all = few+1, all-1
 				}
-				if size := math.Abs(math.Log(d.Ratio)); size >= most {
+				if size := math.Abs(math.Log(d.Ratio)); d.Found && size >= most {
 					largest, most = fmt.Sprintf(" The largest change: %s, %s %s.", l.ID, t.Title(), d.change()), size
 				}
 			}
 		}
 		found := fmt.Sprintf("%d of %d figures got worse, %d better.%s", worse, all, better, largest)
-		if largest == "" {
+		switch {
+		case all == 0 && few > 0:
+			found = "not certain: fewer than three networks."
+		case largest == "":
 			found = fmt.Sprintf("no difference found in %d figures.", all)
 		}
 		out = append(out, fmt.Sprintf("%s against %s: %s", name, c.Names[0], found))
@@ -124,7 +129,7 @@ func (c *Comparison) table(t *comparedTable, wide bool) Table {
 			if d != nil && d.CI95 != nil {
 				span = signed(d.CI95[0]) + " to " + signed(d.CI95[1])
 			}
-			if d != nil && d.Test != "" { // the mean has none
+			if d != nil && d.Test != "" { // neither a mean nor a row of a few networks has one
 				p, test = strconv.FormatFloat(d.P, 'f', 3, 64), fmt.Sprintf("%s, %d and %d %s", d.Test, d.Old, d.New, d.Over)
 				if d.P < 0.001 {
 					p = "<0.001"
@@ -180,14 +185,14 @@ func percent(verb string, share float64) string {
 }
 
 func (c *Comparison) notes() []string {
-	over := map[string]bool{}
+	over := map[string]bool{} // by test
 	unknown, zero := false, false
 	for _, t := range c.Tables {
 		for _, l := range t.Lines {
 			for i, d := range l.Deltas {
 				if d != nil {
-					over[d.Over] = true
-					zero = zero || d.CI95 == nil && l.Figures[0].CI95 != nil && l.Figures[i+1].CI95 != nil
+					over[d.Test] = true
+					zero = zero || d.Test == mannWhitney && d.CI95 == nil && l.Figures[0].CI95 != nil && l.Figures[i+1].CI95 != nil
 				}
 			}
 			for _, f := range l.Figures {
@@ -196,10 +201,14 @@ func (c *Comparison) notes() []string {
 		}
 	}
 	var tests, out []string
-	for i, level := range append(slices.Clone(levels), overSamples) {
-		if over[level] {
-			tests = append(tests, []string{"Welch's t over the log means of ", "Mann-Whitney U over "}[i/len(levels)]+level)
+	text := map[string]string{welchT: "Welch's t over the log medians of labs", mannWhitney: "Mann-Whitney U over samples"}
+	for _, test := range slices.Sorted(maps.Keys(over)) {
+		if test != "" {
+			tests = append(tests, text[test])
 		}
+	}
+	if over[""] {
+		out = append(out, "Without p, not certain: fewer than three networks.")
 	}
 	if len(tests) > 0 {
 		out = append(out, "within or not certain: no difference found (p ≥ 0.05). p: "+strings.Join(tests, "; ")+

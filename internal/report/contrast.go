@@ -14,69 +14,46 @@ import (
 	"mustang/internal/result"
 )
 
-const leastUnits = 3 // the least number of labs, processes or connections of each run for a t-test
+const leastNetworks = 3 // the least number of networks of each run for a t-test
 
 const exactRanks = 20 // the largest sample for which ranks are counted rather than approximated
 
-// mannWhitney is the test of samples, [delta.Test], and overSamples its level.
-const mannWhitney, overSamples = "mann-whitney", "samples"
+// The tests of rows, [delta.Test], and what they count, [delta.Over]. A row of a few networks has no test.
+const welchT, overLabs, mannWhitney, overSamples = "welch-t", "labs", "mann-whitney", "samples"
 
-// levels are the levels of Welch's test, which uses the first with enough units in both rows.
-var levels = []string{"labs", "processes", "connections"}
-
-// contrast compares a row of two runs, whose samples are not pairs: by Welch's t-test over the labs' mean logarithms if
-// both have three labs, else over processes or connections, else by the Mann-Whitney test over the samples.
+// contrast compares a row of two runs, whose samples are not pairs: by Welch's t-test over the networks' mean
+// logarithms. With fewer than three networks in either run, no difference is found. Samples without networks, or with
+// networks that are all alike or have a sample of 0, take the Mann-Whitney test. nil if a ratio cannot be had.
 func contrast(old, row result.Row) *delta {
-	x, y := units(old), units(row)
-	for level, over := range levels {
-		if len(x[level]) >= leastUnits && len(y[level]) >= leastUnits {
-			if d := welch(x[level], y[level]); d != nil {
-				d.Over = over
-				return d
-			}
+	x, y := networks(old), networks(row)
+	switch least := min(len(x), len(y)); {
+	case least >= leastNetworks:
+		if d := welch(x, y); d != nil {
+			return d
 		}
+	case least > 0 && old.Median > 0:
+		return &delta{Ratio: row.Median / old.Median, P: 1, Over: overLabs, Old: len(x), New: len(y)}
 	}
 	return ranks(old, row)
 }
 
-// units returns the mean logarithms of labs (of their processes), processes (of their connections) and connections (the
-// median of their rounds). None if the samples lack positions, or one is not positive.
-func units(r result.Row) (levels [3][]float64) {
+// networks returns the median logarithm of the samples of each network. It has -Inf of a median of 0; empty if the
+// samples lack positions.
+func networks(r result.Row) (centers []float64) {
 	positions := r.SamplePositions()
 	if len(positions) != len(r.Samples) {
-		return levels
+		return nil
 	}
-	var groups [3]map[result.Position][]float64
-	for i := range groups {
-		groups[i] = map[result.Position][]float64{}
-	}
+	groups := map[int][]float64{}
 	for i, v := range r.Samples {
-		if v <= 0 {
-			return levels
-		}
-		at := positions[i]
-		at.Round = 0
-		groups[2][at] = append(groups[2][at], math.Log(v))
+		groups[positions[i].Lab] = append(groups[positions[i].Lab], math.Log(v))
 	}
-	for level := 2; level >= 0; level-- {
-		for at, values := range groups[level] {
-			slices.Sort(values) // the order of a map is random, and so would be the last digit of a sum
-			center := stats.Mean(values)
-			switch level {
-			case 2:
-				center = stats.Sample{Xs: values, Sorted: true}.Quantile(0.5)
-				at.Connection = 0
-			case 1:
-				at.Process = 0
-			}
-			levels[level] = append(levels[level], center)
-			if level > 0 {
-				groups[level-1][at] = append(groups[level-1][at], center)
-			}
-		}
-		slices.Sort(levels[level])
+	for _, values := range groups {
+		slices.Sort(values)
+		centers = append(centers, stats.Sample{Xs: values, Sorted: true}.Quantile(0.5))
 	}
-	return levels
+	slices.Sort(centers) // the order of a map is random, and so would be the last digit of a sum
+	return centers
 }
 
 // welch compares means by Welch's t-test (B. Welch, Biometrika 34, 1947); nil if the values do not vary.
@@ -84,7 +61,7 @@ func welch(x, y []float64) *delta {
 	nx, ny := float64(len(x)), float64(len(y))
 	vx, vy := stats.Variance(x)/nx, stats.Variance(y)/ny
 	deviation := math.Sqrt(vx + vy)
-	if deviation < 1e-12 {
+	if !(deviation >= 1e-12) {
 		return nil
 	}
 	freedom := min((vx+vy)*(vx+vy)/(vx*vx/(nx-1)+vy*vy/(ny-1)), 1000)
@@ -93,7 +70,7 @@ func welch(x, y []float64) *delta {
 	t := center / deviation
 	return &delta{
 		Ratio: math.Exp(center), CI95: &[2]float64{math.Exp(center - half), math.Exp(center + half)},
-		P: mathx.BetaInc(freedom/(freedom+t*t), freedom/2, 0.5), Test: "welch-t", Old: len(x), New: len(y),
+		P: mathx.BetaInc(freedom/(freedom+t*t), freedom/2, 0.5), Test: welchT, Over: overLabs, Old: len(x), New: len(y),
 	}
 }
 

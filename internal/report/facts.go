@@ -59,19 +59,16 @@ func (r run) headline() string {
 
 func (r run) sliced() bool { return r.SliceSeconds > 0 }
 
-// anew counts how often the networks of the rows were built, or if networks stay, their processes started.
+// anew counts how often the networks of the rows were built.
 func (r run) anew() fact {
-	labs, processes := map[int]bool{}, map[int]bool{}
+	labs := map[int]bool{}
 	for _, row := range r.rows {
 		for _, p := range row.Positions {
-			labs[p.Lab], processes[p.Process] = true, true
+			labs[p.Lab] = true
 		}
 	}
-	out, n := fact{"Networks built", "once"}, len(labs)
-	if n == 1 && len(processes) > 1 {
-		out.Name, n = "Processes started", len(processes)
-	}
-	if n != 1 {
+	out := fact{"Networks built", "once"}
+	if n := len(labs); n != 1 {
 		out.Value = integer(n) + " times"
 	}
 	return out

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/perf/benchfmt"
@@ -109,7 +110,7 @@ func TestComparisonOfNoisyRuns(t *testing.T) {
 	files[0].Rows = []result.Row{made("pod-links", "a", 59680, 100), made("latency", "b", 1, 0),
 		made("latency", "c", 1, 0)}
 	files[1].Rows = []result.Row{made("pod-links", "a", 716160, 2e6)}
-	files[1].Run.Quick = true
+	files[1].Run.Quick, files[1].Run.Finished = true, time.Unix(1, 0)
 	c, err := report.Compare(report.NamedRun{Name: "20260101T000000Z", File: files[0]}, report.NamedRun{Name: "20260102T000000Z",
 		File: files[1]})
 	testkit.Succeed(t, err)
