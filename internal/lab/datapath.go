@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -106,7 +107,17 @@ func mountBPF(dir string) error {
 	return nil
 }
 
+// unmountBPF ends the datapaths of a lab, with their files.
 func unmountBPF(dir string) error {
+	var errFiles error
+	roots, _ := filepath.Glob(filepath.Join(dir, "*"))
+	for _, root := range roots {
+		if o, err := objects.Open(root); err == nil { // else not a whole datapath: the next one to write files removes them
+			files, err := o.FilesDir()
+			errFiles = errors.Join(errFiles, err, os.RemoveAll(files), o.Close())
+			_ = os.Remove(filepath.Dir(files)) // unless there are other datapaths
+		}
+	}
 	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err == nil || errors.Is(err, unix.EINVAL) { // nothing is mounted on the directory
 		err = os.Remove(dir)
@@ -114,5 +125,5 @@ func unmountBPF(dir string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
-	return nil
+	return errFiles
 }

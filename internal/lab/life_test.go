@@ -180,6 +180,8 @@ func TestStanding(t *testing.T) {
 	if err := s.Down(o.Name); err == nil || !strings.Contains(err.Error(), "running process") {
 		t.Errorf("Down of a lab that is owned: %v", err)
 	}
+	files := testkit.Must(l.Datapath().Policies().Objects.FilesDir())(t)
+	testkit.Must(os.Stat(files))(t)
 	testkit.Succeed(t, l.Keep())
 	testkit.Succeed(t, l.Close())
 	testkit.Succeed(t, s.Reap())
@@ -198,6 +200,8 @@ func TestStanding(t *testing.T) {
 	testkit.Succeed(t, s.Down(o.Name))
 	left := leftovers(t, o.Name, s.Dir)
 	testkit.Check(t, len(left) == 0, "left after Down: %q", left)
+	_, err = os.Stat(files)
+	testkit.Check(t, errors.Is(err, os.ErrNotExist), "%s after Down: %v", files, err)
 	err = s.Down(o.Name)
 	testkit.Check(t, errors.Is(err, os.ErrNotExist), "Down again: %v", err)
 }
