@@ -97,7 +97,7 @@ func TestRecordedLinks(t *testing.T) {
 	f := sample(t, "recorded-links")
 	out := said(t, f)
 	checkSays(t, out, []string{"Both ends shared one CPU.", "One path measured twice may differ by",
-		"BIG TCP changes veth+eBPF by"}, []string{"loopback", "big-tcp"})
+		"With BIG TCP, veth+eBPF is faster"}, []string{"loopback", "big-tcp"})
 	ranked := 0
 	for _, c := range f.Run.Comparisons {
 		link, _, _ := strings.Cut(c.Numerator, "/")

@@ -132,7 +132,9 @@ func (t *workload) best() string {
 			continue
 		}
 		if d := judge(c); d.verdict != tied {
-			out += fmt.Sprintf(" BIG TCP changes %s by %s, to %s.", plain.name, d.percent(), t.figureOf(plain.figure*d.ratio))
+			faster := d.verdict == higher && plain.figure*d.ci[0] > top.figure && t.suite.run.disturbances() == ""
+			is := map[bool]string{true: "is faster:", false: "has"}[faster]
+			out += fmt.Sprintf(" With BIG TCP, %s %s %s (%s).", plain.name, is, t.figureOf(plain.figure*d.ratio), d.percent())
 		}
 	}
 	return out
