@@ -120,6 +120,10 @@ func lookupSuites(names []string) ([]suites.Suite, error) {
 			return nil, fmt.Errorf("not a suite: %s is a command: mustang bench %s", name, name)
 		case !slices.Contains(known, name):
 			hint := suggest.Text(name, append(slices.Clone(known), suites.ClusterName))
+			usual, _ := suites.Lookup(suites.Default)
+			if _, err := (bench.Options{Suites: usual, Only: []string{name}}).Rows(); err == nil {
+				hint = "; did you mean --only " + name + "?"
+			}
 			return nil, fmt.Errorf("unknown suite %q: want %s; or the command %s%s", name, strings.Join(known, ", "),
 				suites.ClusterName, hint)
 		}

@@ -98,6 +98,9 @@ the lab. The exit code is the command's.`,
 func (c *config) execIn(name, place string, command []string) error {
 	store := c.store()
 	info, err := c.findLab(name)
+	if name == "" && errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("no place %s: %w", place, err)
+	}
 	if err != nil {
 		return err
 	}

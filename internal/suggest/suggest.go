@@ -23,9 +23,10 @@ func Text(word string, known []string) string {
 const most = 3 // how many words are suggested
 
 // Near returns the words of known that differ least from a word, in their order and at most three. They differ by
-// two letters, half of a short word or a third of a long one, or begin with it.
+// two letters, half of a short word or a third of a long one, or begin with it. Their first letters are the same.
 func Near(word string, known []string) []string {
 	word = strings.ToLower(word)
+	start := word[:min(len(word), 1+len(word)-len(strings.TrimLeft(word, "-")))]
 	var near []string
 	best := max(min(2, len(word)/2), len(word)/3) + 1
 	for _, k := range known {
@@ -34,6 +35,7 @@ func Near(word string, known []string) []string {
 			distance = 1
 		}
 		switch {
+		case !strings.HasPrefix(strings.ToLower(k), start):
 		case distance > best || slices.Contains(near, k):
 		case distance < best:
 			near, best = []string{k}, distance

@@ -20,6 +20,7 @@ func TestText(t *testing.T) {
 		{"cn", "; did you mean cni?", suites},
 		{"pod", "; did you mean pod-links or pod-links-ipv6?", suites},
 		{"network", "", suites},
+		{"--fast", "", []string{"--list", "--wait"}},
 		{"", "", suites},
 		{"x", "", suites},
 		{"v1", "; did you mean v2 or v3 or v4?", []string{"v2", "v3", "v3", "v4", "v5"}},

@@ -43,7 +43,7 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
 	cmd.PreRunE = cli.Check(func([]string) error {
 		if m.path == "" {
-			return errors.New("--file is missing")
+			return errors.New("-f FILE is missing")
 		}
 		return nil
 	})
@@ -103,7 +103,7 @@ func (c commands) svcApply() *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Make the services added by commands those in a file",
+		Short: "Replace the services of the command line with the services of a file",
 		Long: `Replace the services of the command line (owner cli in svc ls) with the services of a file: add,
 change and delete what differs, and write nothing else. Services of other owners stay. The file
 is in the form of svc export, or has Service and EndpointSlice objects of Kubernetes. All of it

@@ -44,7 +44,7 @@ and open connections that are no longer allowed end.`,
   mustang policy apply -f -  # reads: kubectl get networkpolicies,clusternetworkpolicies,namespaces,pods,nodes -A -o yaml`,
 		PreRunE: cli.Check(func([]string) error {
 			if len(files) == 0 || slices.Contains(files, "") {
-				return errors.New("--file is missing")
+				return errors.New("-f FILE is missing")
 			}
 			return nil
 		}),

@@ -322,8 +322,7 @@ func (k known) addresses(end string) (all []netip.Addr, err error) {
 		}
 		return []netip.Addr{addr}, cli.Usage(err)
 	}
-	err = fmt.Errorf("no pod %s: mustang ep ls lists the pods of this node; want a pod, not a Deployment or Service, or "+
-		"the address of a pod that no rule on this node can match", end)
+	err = fmt.Errorf("no pod %s on this node; name a pod elsewhere by its address", end)
 	for _, here := range []bool{true, false} {
 		for _, p := range k.Pods {
 			if p.Namespace+"/"+p.Name == end && (p.Node == k.Node) == here {

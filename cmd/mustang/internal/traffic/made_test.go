@@ -151,14 +151,14 @@ func TestFilter(t *testing.T) {
 	}{
 		{"", true},
 		{"--pod shop/db", true},
-		{"--pod web", true},
-		{"--pod eb,other/web", false},
+		{"--pod shop/web", true},
+		{"--pod hop/web,other/web", false},
 		{"--address 10.0.0.2", true},
 		{"--address ::ffff:10.0.0.2", true},
 		{"--address 192.0.2.0/24,10.0.0.7/24", true},
 		{"--address 10.0.0.3", false},
-		{"--port 80 --pod db", true},
-		{"--port 80 --pod api", false},
+		{"--port 80 --pod shop/db", true},
+		{"--port 80 --pod shop/api", false},
 		{"--port 53", false},
 		{"--verdict dropped --verdict made", true},
 		{"--verdict dropped", false},
@@ -169,7 +169,7 @@ func TestFilter(t *testing.T) {
 	}
 	for _, flags := range []string{
 		"--address web", "--address ::ffff:10.0.0.0/104", "--port 65536", "--port 0", "--verdict lost", "--pod /",
-		"--pod a/b/c",
+		"--pod a/b/c", "--pod web",
 	} {
 		_, err := parseFilter(flags)
 		testkit.Check(t, err != nil, "no error of %s", flags)
@@ -190,7 +190,7 @@ func TestNoteAbsent(t *testing.T) {
 	var said strings.Builder
 	m := monitor{
 		Config: &cli.Config{Environment: cli.Environment{Stderr: &said}},
-		filter: filter{pods: []string{"web", "shop/db", "shop/webb"}},
+		filter: filter{pods: []string{"shop/web", "shop/db", "shop/webb"}},
 		names: &names{read: time.Now(), addresses: map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "shop/web",
 			netip.MustParseAddr("10.0.0.2"): "shop/db"}},
 	}

@@ -72,14 +72,14 @@ func watching(cmd *cobra.Command, config *cli.Config, f *filter) *cobra.Command 
 	var format string
 	cli.AddOutput(cmd, &format)
 	cmd.RunE = cli.AsRoot(func(ctx context.Context, _ []string) error {
-		return (&monitor{Config: config, filter: *f, json: format == "json"}).watch(ctx)
+		return (&monitor{Config: config, filter: *f, json: format == "json"}).watch(ctx, cmd.CommandPath())
 	})
 	return cmd
 }
 
-func (m *monitor) watch(ctx context.Context) error {
+func (m *monitor) watch(ctx context.Context, path string) error {
 	none := errors.New("the datapath does not exist yet: mustang ep add and mustang svc add make one; " +
-		"for a lab: mustang lab exec HOST -- mustang monitor")
+		"for a lab: mustang lab exec HOST -- " + path)
 	return m.OnExisting(ctx, none, func(d *datapath.Datapath) error {
 		fmt.Fprintln(m.Stderr, "mustang: waiting for connections and drops; Ctrl-C ends")
 		m.names = &names{datapath: d}
@@ -127,14 +127,12 @@ func (m *monitor) noteAbsent() error {
 	}
 	known := slices.Collect(maps.Values(m.names.addresses))
 	for _, want := range m.filter.pods {
-		if !slices.ContainsFunc(known, func(pod string) bool { return isNamed(pod, want) }) {
+		if !slices.Contains(known, want) {
 			fmt.Fprintf(m.Stderr, "mustang: note: there is no pod %s now%s\n", want, suggest.Text(want, known))
 		}
 	}
 	return nil
 }
-
-func isNamed(pod, want string) bool { return pod == want || strings.HasSuffix(pod, "/"+want) }
 
 func (m *monitor) print(e flows.Event) error {
 	if !m.filter.matches(&e) {
@@ -169,8 +167,8 @@ type filter struct {
 
 func (f *filter) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.Var(cli.List(&f.pods, parsePod, "NAMESPACE/NAME, or NAME"), "pod",
-		"only with this pod: NAMESPACE/NAME, or NAME of any namespace")
+	flags.Var(cli.List(&f.pods, parsePod, "NAMESPACE/NAME"), "pod",
+		"only with this pod: NAMESPACE/NAME")
 	flags.Var(cli.List(&f.networks, parseNetwork, "an address or a network, as 10.0.0.0/24"), "address",
 		"only with this address, or one in this network, at either end or as backend")
 	flags.Var(cli.List(&f.ports, parsePortNumber, "1 to 65535"), "port",
@@ -180,7 +178,7 @@ func (f *filter) add(cmd *cobra.Command) {
 }
 
 func parsePod(text string) (string, error) {
-	if parts := strings.Split(text, "/"); len(parts) > 2 || slices.Contains(parts, "") {
+	if parts := strings.Split(text, "/"); len(parts) != 2 || slices.Contains(parts, "") {
 		return "", errors.New("not the name of a pod")
 	}
 	return text, nil
@@ -225,7 +223,6 @@ func (f *filter) matches(e *flows.Event) bool {
 
 func (f *filter) matchesPods(l *line) bool {
 	return len(f.pods) == 0 || slices.ContainsFunc(f.pods, func(want string) bool {
-		pods := []string{l.Pod, l.SourcePod, l.DestinationPod, l.BackendPod}
-		return slices.ContainsFunc(pods, func(pod string) bool { return isNamed(pod, want) })
+		return slices.Contains([]string{l.Pod, l.SourcePod, l.DestinationPod, l.BackendPod}, want)
 	})
 }
