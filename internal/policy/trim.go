@@ -14,7 +14,7 @@ type Peers struct {
 }
 
 // Peers returns what rules can match: rules of the policies that select a pod of the snapshot, of all policies in
-// Previous, and rules that do not accept. Without a pod that only other rules match, a verdict is as strict or stricter.
+// Previous, and rules that do not accept. Without a pod that only other rules match, a verdict is at least as strict.
 func (s *Snapshot) Peers() Peers {
 	p := Peers{labelled[*PodSelector]{}, map[string]bool{}}
 	_, pods := s.podsBy(func(p *Pod) bool { return !p.HostNetwork })
