@@ -54,8 +54,8 @@ type policySet struct {
 	// needed is closed once a rule can match pods of other nodes, and elsewhere is set once these have been read.
 	needed    chan struct{}
 	elsewhere bool
-	// peers are what rules can match, with the labels of namespaces, and lastPeers what those of last can. owners are the
-	// pods of the last set, by address.
+	// peers are the pods that rules can match, by the labels in namespaces. lastPeers are the pods that rules of last can
+	// match. owners are the pods of the last set, by address.
 	peers      policy.Peers
 	lastPeers  policy.Peers
 	namespaces map[string]map[string]string

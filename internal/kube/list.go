@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
@@ -33,11 +34,8 @@ var (
 	}
 	scheme = func() *runtime.Scheme {
 		s := runtime.NewScheme()
-		for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
-			if err := add(s); err != nil {
-				panic(err) // a type is there twice
-			}
-		}
+		utilruntime.Must(corev1.AddToScheme(s))
+		utilruntime.Must(discoveryv1.AddToScheme(s))
 		metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 		return s
 	}()

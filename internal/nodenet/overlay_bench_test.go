@@ -192,7 +192,7 @@ func (o *overlay) stream(server string) func(time.Time) float64 {
 	}
 }
 
-// BenchmarkApply compares the ways to 999 other nodes of a segment, of which none has changed.
+// BenchmarkApply applies a plan for 999 other nodes of a segment that the kernel already has.
 func BenchmarkApply(b *testing.B) {
 	for _, routing := range []Routing{Native, VXLAN} {
 		b.Run(string(routing), func(b *testing.B) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// clusterInfo is what kubeadm leaves in a cluster, from which the chart takes the address of the API server.
+// clusterInfo is the ConfigMap that kubeadm makes. The chart reads the address of the API server from it.
 const clusterInfo = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: cluster-info, namespace: kube-public}
