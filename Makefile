@@ -55,6 +55,9 @@ GUEST_TESTS    := ^Test(Conformance/(ipvlan-l2|ipvlan-l3|netkit)(/socket_and_per
 	Traffic/(ipvlan-l2|netkit|veth/SCTP)|MixedTraffic/ipvlan-l2_and_macvlan|Uplink/(ipvlan-l2|netkit)|Add/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
 	LinkKinds/.*|LinkNetkit.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|Check/.*|Bandwidth/.*|BandwidthHolds/netkit)$$
 
+# Of kernels newer than the machine's and the guest's: test-newest-kernel.
+NEWEST_TESTS := ^Test(TakesBigIPv6|BigTCP.*|Remote(Pods|Links|Wire)|Reach)$$
+
 # How long each fuzz target runs.
 FUZZTIME ?= 10s
 
@@ -63,7 +66,7 @@ GENERATED   := $(BUILD)/generated.stamp
 
 .PHONY: all help setup generate page build install uninstall programs history extras deb image release release-arch publish manifest lint bench clean
 .PHONY: test-k8s test-k8s-short test-k8s-table k8s
-.PHONY: test test-unit test-host test-kernel test-kernel-then-guest test-others test-guest test-all test-long test-soak test-race test-fuzz test-guest-skipped test-guest-all
+.PHONY: test test-unit test-host test-kernel test-kernel-then-guest test-others test-guest test-all test-long test-soak test-race test-fuzz test-guest-skipped test-guest-all test-newest-kernel
 .DELETE_ON_ERROR:
 
 all: build
@@ -313,6 +316,10 @@ test-fuzz: $(BUILD)/modules.stamp
 
 test-guest-skipped: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 45m -memory 4096 -skipped $(SKIPPED) test
+
+# In guests with the newest kernel of Debian's backports.
+test-newest-kernel: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
+	$(GO) run ./test/vm -newest -timeout 10m -memory 4096 -run '$(NEWEST_TESTS)' test ./internal/rtnl ./internal/podlink ./internal/lab ./internal/nodenet
 
 test-guest-all: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 	$(GO) run ./test/vm -timeout 90m test $(GUEST_PACKAGES)

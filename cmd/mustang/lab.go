@@ -136,7 +136,7 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 		"pass bridged packets through the host's firewall rules (link bridge)")
 	flags.BoolVar(&o.Offload, "offload", false, "carry batches of segments instead of packets (links tap and tun)")
 	flags.BoolVar(&o.BigTCP, "big-tcp", false,
-		"let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
+		"let TCP packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
 	flags.BoolVar(&o.Sockmap, "sockmap", false,
 		"pass the data of TCP sockets past devices and policies, for comparison (--datapath kernel --via none)")
 	flags.StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods of two hosts: "+strings.Join(overlays, ", "))

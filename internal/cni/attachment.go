@@ -122,7 +122,7 @@ func (a *attachment) useNetwork(n record.Network) (err error) {
 	}
 	a.record.Segment = n.Segment
 	a.network = networkOf(n.Segment, a.host, a.mode)
-	a.network.BigTCP, a.network.DeleteDevice = n.BigTCP, a.plugin.DeleteDevice
+	a.network.BigTCP, a.network.BigTCP6, a.network.DeleteDevice = n.BigTCP, n.BigTCP6, a.plugin.DeleteDevice
 	return nil
 }
 

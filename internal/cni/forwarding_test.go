@@ -148,7 +148,7 @@ func (f *fixture) limit(bytes int) {
 	handle := testkit.Must(rtnl.In(f.host).Handle())(f.t)
 	defer handle.Close()
 	link := testkit.Must(handle.LinkByName("uplink"))(f.t)
-	f.must(rtnl.SetUpWithPackets(handle, link, uint32(bytes)))
+	f.must(rtnl.SetUpWithPackets(handle, link, uint32(bytes), rtnl.TakesBigIPv6()))
 }
 
 func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
@@ -158,6 +158,12 @@ func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
 	link := testkit.Must(handle.LinkByName(device))(f.t)
 	have := link.Attrs().GSOIPv4MaxSize
 	testkit.Check(f.t, have == want, "device %q in %q takes packets of %d bytes, not %d", device, ns.Name(), have, want)
+	if !rtnl.TakesBigIPv6() {
+		want = rtnl.PacketBytes
+	}
+	have = link.Attrs().GSOMaxSize
+	testkit.Check(f.t, have == want, "device %q in %q takes IPv6 packets of %d bytes, not %d", device,
+		ns.Name(), have, want)
 }
 
 // TestBigTCPAutoIsStable adds pods before the host has a default route, and before and after the limits of its card

@@ -59,7 +59,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	}
 	if want.BigTCP { // pods of an earlier configuration would get such packets cut to the MTU
 		prefix := record.DevicePrefix(c.Name)
-		err := rtnl.In(a.host).AllowBigTCP(func(name string) bool { return strings.HasPrefix(name, prefix) })
+		err := rtnl.In(a.host).AllowBigTCP(want.BigTCP6, func(name string) bool { return strings.HasPrefix(name, prefix) })
 		if err != nil {
 			return err
 		}
@@ -132,16 +132,17 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 	}
 	// Most network cards segment packets of up to 64 KiB. Without a parent, the card is unknown.
 	switch {
-	case a.config.BigTCP != netconf.BigTCPAuto:
-		want.BigTCP = a.config.BigTCP == netconf.BigTCPOn
 	case decided && (have.BigTCP || have.Parent != ""):
-		want.BigTCP = have.BigTCP
-	case want.Parent != "":
-		cuts, err := rtnl.In(a.host).CutsBigTCP(want.Parent)
+		want.BigTCP, want.BigTCP6 = have.BigTCP, have.BigTCP6
+	case a.config.BigTCP == netconf.BigTCPOn:
+		want.BigTCP, want.BigTCP6 = true, rtnl.TakesBigIPv6()
+	case a.config.BigTCP == netconf.BigTCPAuto && want.Parent != "":
+		cuts4, cuts6, err := rtnl.In(a.host).CutsBigTCP(want.Parent)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		want.BigTCP = err == nil && !cuts
+		want.BigTCP = err == nil && !cuts4
+		want.BigTCP6 = want.BigTCP && !cuts6 && rtnl.TakesBigIPv6()
 	}
 	if want.MTU, err = a.mtu(want.Parent); err != nil {
 		return err

@@ -107,7 +107,7 @@ type Options struct {
 	Unguarded   bool   `json:"unguarded,omitempty"` // lets pods send from any address (datapath eBPF)
 	// Offload makes the relay of links tap and tun carry batches of segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
-	BigTCP  bool `json:"big_tcp,omitempty"` // lets IPv4 packets of up to 256 KiB cross the pods' links
+	BigTCP  bool `json:"big_tcp,omitempty"` // lets TCP packets of up to 256 KiB cross the pods' links
 	// Sockmap passes the data of TCP sockets past the stack, devices and policies, for comparison (datapath kernel).
 	Sockmap bool `json:"sockmap,omitempty"`
 	// Overlay joins the pods of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.

@@ -27,6 +27,7 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	}
 	network := podlink.Network{
 		Host: host, Uplink: Uplink, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP,
+		BigTCP6: l.Options.BigTCP && rtnl.TakesBigIPv6(),
 	}
 	pods := []pod{{place: PodA, addresses: PodAIPs}, {place: PodB, addresses: PodBIPs}}
 	if err := l.addNetwork(l.mode, network, pods); err != nil {

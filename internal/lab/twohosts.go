@@ -92,7 +92,8 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 }
 
 func (l *Lab) configureHost(h *host) (err error) {
-	h.network = podlink.Network{Host: h.ns, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP, MTU: h.mtu}
+	h.network = podlink.Network{Host: h.ns, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP, MTU: h.mtu,
+		BigTCP6: l.Options.BigTCP && rtnl.TakesBigIPv6()}
 	if err := rtnl.In(h.ns).Configure(Uplink, rtnl.DeviceConfig{Up: true}); err != nil {
 		return err
 	}

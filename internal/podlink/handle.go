@@ -25,6 +25,7 @@ type nsHandle struct {
 	undo         *undo                                      // of the operation
 	deleteDevice func(ns *netns.Namespace, index int) error // Network.DeleteDevice
 	bigTCP       bool                                       // Network.BigTCP
+	bigTCP6      bool                                       // Network.BigTCP6
 }
 
 // undo takes back the changes of an operation that fails. What creates something adds a step that removes it.
@@ -169,7 +170,7 @@ func (h nsHandle) setUp(link netlink.Link) error {
 // setUpOwn sets a device of the network up, in one message with the limits of BIG TCP if the network has it. A kernel
 // or device that refuses them keeps its own. Programs that read TUN and TAP devices expect the usual ones.
 func (h nsHandle) setUpOwn(link netlink.Link) error {
-	if h.bigTCP && kindOf(link) != "tun" && rtnl.SetUpWithPackets(h.Handle, link, rtnl.BigTCPBytes) == nil {
+	if h.bigTCP && kindOf(link) != "tun" && rtnl.SetUpWithPackets(h.Handle, link, rtnl.BigTCPBytes, h.bigTCP6) == nil {
 		return nil
 	}
 	return h.setUp(link)

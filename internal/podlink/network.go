@@ -70,6 +70,8 @@ type Network struct {
 	// and the device support them. The kernel cuts packets to the MTU at devices with smaller limits, such as the uplink,
 	// or a shared bridge that exists without BigTCP. It has no effect in modes without Traits.BigTCP. Check ignores it.
 	BigTCP bool
+	// BigTCP6 does that for IPv6 packets too, where [rtnl.TakesBigIPv6]. It has no effect without BigTCP.
+	BigTCP6 bool
 	// DeleteDevice deletes the devices of pods by their index. It returns when their names, addresses and routes are
 	// free, and returns nil for a missing device. nil deletes them in place, and waits for RCU grace periods.
 	DeleteDevice func(ns *netns.Namespace, index int) error
@@ -108,7 +110,7 @@ func (n Network) nextHop(gateway netip.Prefix) netip.Addr {
 
 func (n Network) open(ns *netns.Namespace) (nsHandle, error) {
 	h, err := openHandle(ns)
-	h.deleteDevice, h.bigTCP = n.DeleteDevice, n.BigTCP
+	h.deleteDevice, h.bigTCP, h.bigTCP6 = n.DeleteDevice, n.BigTCP, n.BigTCP6
 	return h, err
 }
 

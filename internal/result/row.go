@@ -171,7 +171,7 @@ type Row struct {
 	Repeats   string `json:"repeats,omitempty"` // the ID of the row that this row measures a second time (A/A)
 	Link      string `json:"link"`              // a link mode's name, or [LinkHost]
 	Variant   string `json:"variant,omitempty"` // names settings of the link mode, such as "call-on"
-	BigTCP    bool   `json:"big_tcp,omitempty"` // true if IPv4 TCP packets of up to 256 KiB may cross the pods' links
+	BigTCP    bool   `json:"big_tcp,omitempty"` // true if TCP packets of up to 256 KiB may cross the pods' links
 	Datapath  string `json:"datapath"`          // [DatapathKernel] or [DatapathEBPF]
 	Placement string `json:"placement"`         // [PlacementSameHost] or [PlacementTwoHosts]
 	Overlay   string `json:"overlay"`           // [OverlayNone] or [OverlayVXLAN]

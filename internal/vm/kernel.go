@@ -49,8 +49,8 @@ func (k Kernel) check() error {
 	return nil
 }
 
-// FetchKernel returns the newest Linux 6.12 for clouds in dir; empty means [DefaultKernelDir]. If dir is without
-// one, it downloads and unpacks the newest in the package lists of this Debian.
+// FetchKernel returns the newest kernel for clouds in dir; empty means [DefaultKernelDir]. If dir is without one, it
+// downloads and unpacks the newest Linux 6.12 in the package lists of this Debian.
 func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	dir = cmp.Or(dir, DefaultKernelDir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -101,7 +101,7 @@ func CheckInstalled() error {
 
 func openKernel(dir, name string) (Kernel, bool) {
 	base, err := filepath.Abs(filepath.Join(dir, name))
-	if err != nil || patchLevel(name) < 0 {
+	if err != nil || version(name) < 0 {
 		return Kernel{}, false
 	}
 	found, err := filepath.Glob(filepath.Join(base, "lib/modules/*"))
@@ -115,25 +115,30 @@ func openKernel(dir, name string) (Kernel, bool) {
 
 func newestCached(dir string) (newest Kernel, ok bool) {
 	entries, _ := os.ReadDir(dir) // without the directory there is none
-	level := -1
+	best := -1
 	for _, entry := range entries {
-		if k, opened := openKernel(dir, entry.Name()); opened && patchLevel(entry.Name()) > level {
-			newest, ok, level = k, true, patchLevel(entry.Name())
+		if k, opened := openKernel(dir, entry.Name()); opened && version(entry.Name()) > best {
+			newest, ok, best = k, true, version(entry.Name())
 		}
 	}
 	return newest, ok
 }
 
 // kernelPackage matches PACKAGE_VERSION of kernels for clouds, which boot faster than those for all hardware.
-var kernelPackage = regexp.MustCompile(`^linux-image-6\.12\.(\d+)\S*-cloud-amd64_\S+$`)
+var kernelPackage = regexp.MustCompile(`^linux-image-(\d+)\.(\d+)\.(\d+)\S*-cloud-amd64_\S+$`)
 
-func patchLevel(name string) int {
+// version returns a number that grows with the version of a kernel package, or -1.
+func version(name string) int {
 	match := kernelPackage.FindStringSubmatch(name)
 	if match == nil {
 		return -1
 	}
-	level, _ := strconv.Atoi(match[1])
-	return level
+	sum := 0
+	for _, part := range match[1:] {
+		n, _ := strconv.Atoi(part)
+		sum = sum*1000 + n
+	}
+	return sum
 }
 
 func newestPackage(ctx context.Context) (newest string, err error) {
@@ -147,7 +152,7 @@ func newestPackage(ctx context.Context) (newest string, err error) {
 		case "Package":
 			name = value
 		case "Version":
-			if found := name + "_" + value; patchLevel(found) > patchLevel(newest) {
+			if found := name + "_" + value; version(found) > version(newest) {
 				newest = found
 			}
 		}

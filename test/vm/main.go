@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -66,6 +67,7 @@ func (r runner) main(ctx context.Context, args []string) int {
 	flags.BoolVar(&r.guest.CountInstructions, "count-instructions", false,
 		"let the guest's clock count instructions, on one processor")
 	flags.StringVar(&r.kernels, "kernels", vm.DefaultKernelDir, "`directory` that kernels are kept in")
+	newest := flags.Bool("newest", false, "take the newest kernel of Debian's backports in place of Linux 6.12")
 	flags.BoolVar(&r.console, "console", false, "print what the guest's kernel prints")
 	flags.BoolVar(&r.verbose, "v", false, "test: print the output of tests that pass, too")
 	flags.StringVar(&r.run, "run", "",
@@ -82,6 +84,14 @@ func (r runner) main(ctx context.Context, args []string) int {
 			return 0
 		}
 		return exitMisuse
+	}
+	if *newest {
+		if r.kernels == vm.DefaultKernelDir {
+			r.kernels = filepath.Join(vm.DefaultKernelDir, "newest")
+		}
+		if err := fetchNewest(ctx, r.kernels); err != nil {
+			return r.fail(exitGuest, err)
+		}
 	}
 	if r.console {
 		r.guest.Console = r.stderr

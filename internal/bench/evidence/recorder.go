@@ -194,7 +194,7 @@ func (c *sampleCheck) findSmall(l *lab.Lab) error {
 		if err != nil {
 			return err
 		}
-		takes, err := rtnl.In(ns).TakesBigTCP(l.Device(place))
+		takes, _, err := rtnl.In(ns).TakesBigTCP(l.Device(place))
 		if err != nil {
 			return err
 		}

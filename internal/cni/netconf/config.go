@@ -42,7 +42,7 @@ const (
 // Services returns the values of key services.
 func Services() []string { return []string{ServicesSocket, ServicesTC, ServicesBoth, ServicesOff} }
 
-// Values of key bigTCP: whether IPv4 TCP packets of up to 256 KiB cross pod devices.
+// Values of key bigTCP: whether TCP packets of up to 256 KiB (IPv6: since Linux 7.0) cross pod devices.
 const (
 	BigTCPAuto = "auto" // on, unless that disables the segmentation offload of the parent
 	BigTCPOn   = "on"

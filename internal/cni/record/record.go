@@ -127,7 +127,8 @@ type Network struct {
 	Boot    string `json:"boot"`   // the boot ID for which the record is valid
 	Digest  string `json:"digest"` // of the configuration for which the record is valid
 	Segment        // of all pods
-	BigTCP  bool   `json:"big_tcp,omitempty"` // allows packets of up to 256 KiB
+	BigTCP  bool   `json:"big_tcp,omitempty"`      // allows packets of up to 256 KiB
+	BigTCP6 bool   `json:"big_tcp_ipv6,omitempty"` // also by IPv6
 	Created int    `json:"created,omitempty"` // the index of the gateways' device if the plugin has created it
 }
 
