@@ -56,7 +56,7 @@ GUEST_TESTS    := ^Test(Conformance/(ipvlan-l2|ipvlan-l3|netkit)(/socket_and_per
 	LinkKinds/.*|LinkNetkit.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|Check/.*|Bandwidth/.*|BandwidthHolds/netkit)$$
 
 # Of kernels newer than the machine's and the guest's: test-newest-kernel.
-NEWEST_TESTS := ^Test(TakesBigIPv6|BigTCP.*|Remote(Pods|Links|Wire)|Reach)$$
+NEWEST_TESTS := ^Test(TakesBigIPv6|BigTCP|BigTCPOf.*|BigTCPKeeps.*|Remote(Pods|Links|Wire)|Reach)$$|^TestBigTCPReachesServices$$/.*/^(kernel|per_packet|iptables|nftables)$$
 
 # How long each fuzz target runs.
 FUZZTIME ?= 10s

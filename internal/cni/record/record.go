@@ -129,7 +129,7 @@ type Network struct {
 	Segment        // of all pods
 	BigTCP  bool   `json:"big_tcp,omitempty"`      // allows packets of up to 256 KiB
 	BigTCP6 bool   `json:"big_tcp_ipv6,omitempty"` // also by IPv6
-	Created int    `json:"created,omitempty"` // the index of the gateways' device if the plugin has created it
+	Created int    `json:"created,omitempty"`      // the index of the gateways' device if the plugin has created it
 }
 
 // Networks returns the names of the networks.
