@@ -123,15 +123,7 @@ type IPCounters struct {
 
 // ReadIPCounters reads ipInDelivers, ipForwDatagrams and ipOutRequests (RFC 4293) of IPv4, and those of IPv6, or 0.
 func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
-	err = n.Do(func() error {
-		proc, err := procfs.NewDefaultFS()
-		if err != nil {
-			return err
-		}
-		thread, err := proc.Thread(os.Getpid(), unix.Gettid()) // the namespace of the process may be another one
-		if err != nil {
-			return err
-		}
+	err = onThread(n, func(thread procfs.Proc) error {
 		snmp, err := thread.Snmp()
 		if err != nil {
 			return err
@@ -147,12 +139,46 @@ func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 	return v4, v6, nil
 }
 
-func countersOf(delivered, forwarded, sent *float64) IPCounters {
-	value := func(f *float64) uint64 {
-		if f == nil {
-			return 0
+// ReadWrongChecksums reads how many TCP segments and UDP datagrams a namespace has dropped because of a wrong checksum
+// (InCsumErrors).
+func ReadWrongChecksums(n *netns.Namespace) (tcp, udp uint64, err error) {
+	err = onThread(n, func(thread procfs.Proc) error {
+		snmp, err := thread.Snmp()
+		if err != nil {
+			return err
 		}
-		return uint64(*f)
+		snmp6, err := thread.Snmp6()
+		tcp, udp = valueOf(snmp.Tcp.InCsumErrors), valueOf(snmp.Udp.InCsumErrors)+valueOf(snmp6.Udp6.InCsumErrors)
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("read counters of network namespace %q: %w", n.Name(), err)
 	}
-	return IPCounters{value(delivered), value(forwarded), value(sent)}
+	return tcp, udp, err
+}
+
+// onThread calls do with a thread that is in a namespace: the namespace of the process may be another one.
+func onThread(n *netns.Namespace, do func(thread procfs.Proc) error) error {
+	return n.Do(func() error {
+		proc, err := procfs.NewDefaultFS()
+		if err != nil {
+			return err
+		}
+		thread, err := proc.Thread(os.Getpid(), unix.Gettid())
+		if err != nil {
+			return err
+		}
+		return do(thread)
+	})
+}
+
+func countersOf(delivered, forwarded, sent *float64) IPCounters {
+	return IPCounters{valueOf(delivered), valueOf(forwarded), valueOf(sent)}
+}
+
+func valueOf(f *float64) uint64 {
+	if f == nil {
+		return 0
+	}
+	return uint64(*f)
 }

@@ -133,7 +133,7 @@ func (c *cluster) addPod(n *node, k kind) {
 	mode := testkit.Must(podlink.Lookup(cmp.Or(k.link, "veth")))(c.t)
 	network := podlink.Network{Host: n.ns, MTU: podlink.DefaultMTU}
 	if k.routing != Native {
-		network.MTU -= overhead(n.Addresses[0])
+		network.MTU -= Overhead(n.Addresses[0])
 	}
 	for _, r := range n.Ranges {
 		gateway := r.Addr().Next()

@@ -70,7 +70,7 @@ func (n *Network) Apply(self Node, others []Node) error {
 		if want.tunnel {
 			base, err := h.underlay(want.local)
 			if err == nil {
-				want.mtu = base.MTU - overhead(want.local)
+				want.mtu = base.MTU - Overhead(want.local)
 				err = h.setUpDevice(want, n.Port)
 			}
 			if err != nil {
@@ -204,7 +204,7 @@ func (n *Network) MTU(self Node, others []Node) (mtu int, err error) {
 		}
 		base, err := h.underlay(local)
 		if mtu = base.MTU; err == nil && n.Routing != Native && n.Routing != Off {
-			mtu -= overhead(local)
+			mtu -= Overhead(local)
 		}
 		return err
 	})

@@ -170,8 +170,8 @@ func ofFamily(addresses []netip.Addr, family netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// overhead is the tunnel's overhead per packet in bytes: headers of Ethernet, VXLAN, UDP and IP.
-func overhead(underlay netip.Addr) int {
+// Overhead is the tunnel's overhead per packet in bytes: headers of Ethernet, VXLAN, UDP and IP.
+func Overhead(underlay netip.Addr) int {
 	if underlay.Is6() {
 		return 70
 	}

@@ -55,7 +55,7 @@ func (h host) remotes(want plan, have map[route]netlink.Route, port uint16) (way
 			w.Node, w.Local, w.NodeMAC, w.LocalMAC = end.underlay, want.local, end.mac, want.mac
 			w.VNI, w.Port = networkID, port
 			w.NextHop, w.IfIndex, w.MTU = h.hop(mtus, w.Local, w.Node)
-			w.MTU = min(w.MTU-overhead(w.Local), devices[tunnel].MTU)
+			w.MTU = min(w.MTU-Overhead(w.Local), devices[tunnel].MTU)
 		}
 		if w.MTU > 0 {
 			ways = append(ways, w)

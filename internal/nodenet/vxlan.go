@@ -101,9 +101,7 @@ func sameDevice(link netlink.Link, want plan, port uint16) bool {
 func (h host) addDevice(want plan, port uint16) (device, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr, attrs.MTU = DeviceName, want.mac, want.mtu
-	// Programs send no UDP checksum, over IPv6 either (RFC 6935): the device has to take such packets.
-	err := h.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, VxlanId: networkID, SrcAddr: want.local.AsSlice(), Port: int(port),
-		UDP6ZeroCSumRx: want.local.Is6()})
+	err := h.LinkAdd(newVXLAN(attrs, networkID, want.local, port))
 	if errors.Is(err, unix.EEXIST) {
 		err = fmt.Errorf("one of that name, or with VXLAN id %d on port %d, exists and is not the agent's", networkID, port)
 	}
@@ -111,6 +109,13 @@ func (h host) addDevice(want plan, port uint16) (device, error) {
 		return device{}, fmt.Errorf("add VXLAN device %q: %w", DeviceName, err)
 	}
 	return h.device()
+}
+
+// newVXLAN describes a VXLAN device. Programs send no UDP checksum, over IPv6 either (RFC 6935): the device has to take
+// such packets.
+func newVXLAN(attrs netlink.LinkAttrs, id int, local netip.Addr, port uint16) *netlink.Vxlan {
+	return &netlink.Vxlan{LinkAttrs: attrs, VxlanId: id, SrcAddr: local.AsSlice(), Port: int(port),
+		UDP6ZeroCSumRx: local.Is6()}
 }
 
 func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {

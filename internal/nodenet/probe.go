@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodenet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// probeID is the VXLAN id of probes: no agent's device takes their packets.
+const probeID = networkID + 1
+
+const probeDevice = "probe"
+
+// ProbeEnd is a VXLAN device for a probe. It has the properties of the agent's device, but is in a namespace of its own.
+// The host gets no device, only the UDP port while the probe lasts.
+type ProbeEnd struct {
+	Host, Inside *netns.Namespace
+	// Local and Remote are addresses of the nodes. Without Remote, the device learns the other node from its packets.
+	Local, Remote netip.Addr
+	Port          uint16
+	MTU           int          // of packets inside the tunnel
+	Address       netip.Prefix // inside the tunnel
+}
+
+// Add adds the device, and sets it up. The kernel deletes it with the namespace Inside.
+func (p ProbeEnd) Add() error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.Namespace = probeDevice, p.MTU, netlink.NsFd(p.Inside.FD())
+	link := newVXLAN(attrs, probeID, p.Local, p.Port)
+	if link.Learning = !p.Remote.IsValid(); !link.Learning {
+		link.Group = net.IP(p.Remote.AsSlice())
+	}
+	handle, err := rtnl.In(p.Host).Handle()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	switch err := handle.LinkAdd(link); {
+	case errors.Is(err, unix.EEXIST):
+		return errors.New("VXLAN device of the probe: another preflight runs on this node")
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("VXLAN device of the probe: another socket or device has UDP port %d", p.Port)
+	case err != nil:
+		return fmt.Errorf("VXLAN device of the probe: %w", err)
+	}
+	return rtnl.In(p.Inside).Configure(probeDevice,
+		rtnl.DeviceConfig{Addresses: []netip.Prefix{p.Address}, Up: true})
+}
+
+// Toward returns the device by which packets to another node leave, and the address that they leave with.
+func Toward(node *netns.Namespace, peer netip.Addr) (device rtnl.Device, local netip.Addr, err error) {
+	fail := func(err error) (rtnl.Device, netip.Addr, error) {
+		return rtnl.Device{}, netip.Addr{}, fmt.Errorf("route to %v: %w", peer, err)
+	}
+	conn := rtnl.In(node)
+	handle, err := conn.Handle()
+	if err != nil {
+		return fail(err)
+	}
+	defer handle.Close()
+	routes, err := handle.RouteGet(peer.AsSlice())
+	if err != nil {
+		return fail(err)
+	}
+	local, _ = netip.AddrFromSlice(routes[0].Src)
+	if device, err = conn.DeviceByIndex(routes[0].LinkIndex); err != nil {
+		return fail(err)
+	}
+	if routes[0].Type != unix.RTN_UNICAST {
+		return fail(errors.New("not an address of another node"))
+	}
+	return device, local.Unmap(), nil
+}
+
+// At returns the device with an address of the node, as the tunnel uses it.
+func At(node *netns.Namespace, local netip.Addr) (rtnl.Device, error) {
+	conn := rtnl.In(node)
+	handle, err := conn.Handle()
+	if err != nil {
+		return rtnl.Device{}, err
+	}
+	defer handle.Close()
+	return host{handle, conn}.underlay(local)
+}
