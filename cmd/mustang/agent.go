@@ -76,7 +76,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			return c.runAgent(ctx, o)
 		}),
 	}
-	cmd.AddCommand(node.AgentStatus(c.Config), node.AgentCleanup(c.Config))
+	cmd.AddCommand(node.AgentPreflight(c.Config), node.AgentStatus(c.Config), node.AgentCleanup(c.Config))
 	flags := cmd.Flags()
 	o.nodes.addFlags(flags)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials")

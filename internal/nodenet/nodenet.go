@@ -142,8 +142,8 @@ func (n *Network) transforms() (bool, error) {
 	return len(policies) > 0, nil
 }
 
-// addressesOfIPVS is kube-proxy's IPVS device with the addresses of all Services: they do not count as the host's.
-const addressesOfIPVS = "kube-ipvs0"
+// AddressesOfIPVS is kube-proxy's IPVS device with the addresses of all Services: they do not count as the host's.
+const AddressesOfIPVS = "kube-ipvs0"
 
 func (n *Network) has(h host) (Host, error) {
 	devices, err := h.Devices()
@@ -158,7 +158,7 @@ func (n *Network) has(h host) (Host, error) {
 		has.Tunnel = n.Port
 	}
 	for _, d := range devices {
-		if d.Name != DeviceName && d.Name != addressesOfIPVS {
+		if d.Name != DeviceName && d.Name != AddressesOfIPVS {
 			has.Local = append(has.Local, d.Addrs...)
 		}
 	}

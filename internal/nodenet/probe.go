@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -90,4 +92,55 @@ func At(node *netns.Namespace, local netip.Addr) (rtnl.Device, error) {
 	}
 	defer handle.Close()
 	return host{handle, conn}.underlay(local)
+}
+
+// TunnelsAt returns the VXLAN and Geneve devices of others at a UDP port, and whether the agent's device can share the
+// port with all of them.
+func TunnelsAt(node *netns.Namespace, port uint16) (names []string, shared bool, err error) {
+	handle, err := rtnl.In(node).Handle()
+	if err != nil {
+		return nil, false, err
+	}
+	defer handle.Close()
+	links, err := rtnl.Dump(handle.LinkList)
+	shared = true
+	for _, link := range links {
+		switch l := link.(type) {
+		case *netlink.Vxlan:
+			if l.Port != int(port) || l.VxlanId == networkID {
+				continue
+			}
+			shared = shared && !l.FlowBased && !l.GBP // else the kernel refuses the socket to another device
+		case *netlink.Geneve:
+			if l.Dport != port {
+				continue
+			}
+			shared = false
+		default:
+			continue
+		}
+		names = append(names, link.Attrs().Name)
+	}
+	return names, shared, err
+}
+
+// ProxyRules returns kube-proxy's tables and chains of services in nftables, and in iptables over nftables.
+func ProxyRules(node *netns.Namespace) (names []string, err error) {
+	conn, err := nftables.New(nftables.WithNetNSFd(node.FD()))
+	var chains []*nftables.Chain
+	if err == nil {
+		chains, err = conn.ListChains()
+	}
+	for _, c := range chains {
+		name := fmt.Sprintf("table %s %s", familyNames[c.Table.Family], c.Table.Name)
+		if c.Name == "KUBE-SERVICES" {
+			name = fmt.Sprintf("chain %s %s %s", familyNames[c.Table.Family], c.Table.Name, c.Name)
+		} else if c.Table.Name != "kube-proxy" {
+			continue
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names, err
 }

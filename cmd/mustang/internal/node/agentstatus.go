@@ -50,6 +50,7 @@ func Handler(report func(context.Context, status.Query) (status.Report, error), 
 // AgentStatus returns the command agent status.
 func AgentStatus(c *cli.Config) *cobra.Command {
 	var dir, format string
+	var wait time.Duration
 	var q status.Query
 	cmd := &cobra.Command{
 		Use:   "status [KIND [NAME]]",
@@ -62,8 +63,12 @@ KIND is service, policy, networkpolicy, clusternetworkpolicy, node or pod, or ku
 no or po; NAME is an object's name, with its namespace or without. WANTED counts what objects want
 installed: frontends, policies, routes, addresses.
 
+With --wait, it waits until an agent answers, all is ok and no object waits to be written. At the
+deadline it shows what is not.
+
 Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 2 misused.`,
 		Example: `  mustang agent status
+  mustang agent status --wait 2m
   mustang agent status --wrong
   mustang agent status service shop/web
   mustang agent status nodes -o json`,
@@ -71,23 +76,61 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
 		PreRunE: cli.Check(func(args []string) error {
 			words := append(args, "", "")
 			q.Kind, q.Name = words[0], words[1]
+			if wait < 0 {
+				return fmt.Errorf("--wait %s: want 0 or more", wait)
+			}
 			return q.Validate()
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			if q.Kind == "" && !q.Wrong {
 				q.Limit = wrongAtOnce
 			}
-			r, err := ask(ctx, dir, q)
-			if err != nil {
-				return err
-			}
-			return show(c.Stdout, r, format, q)
+			return untilInstalled(ctx, wait, c.Stdout, func(to io.Writer) (waiting int, err error) {
+				r, err := ask(ctx, dir, q)
+				if err != nil {
+					return 0, err
+				}
+				for _, k := range r.Kinds {
+					waiting += k.Waiting
+				}
+				return waiting, show(to, r, format, q)
+			})
 		}),
 	}
+	cmd.Flags().DurationVar(&wait, "wait", 0, "longest wait until all is installed; 0 does not wait")
 	cmd.Flags().BoolVar(&q.Wrong, "wrong", false, "show the objects that are wrong, all of them")
 	cli.AddOutput(cmd, &format)
 	AddRunDir(cmd.Flags(), &dir)
 	return cmd
+}
+
+// askAgain is the time between two requests of --wait.
+const askAgain = 500 * time.Millisecond
+
+// untilInstalled calls look, which prints, until it returns no error and no object waits. At the deadline it prints what
+// the last call printed. Without a wait it calls look once.
+func untilInstalled(ctx context.Context, wait time.Duration, to io.Writer,
+	look func(io.Writer) (waiting int, err error)) error {
+	for deadline := time.Now().Add(wait); ; {
+		var text bytes.Buffer
+		waiting, err := look(&text)
+		if err == nil && waiting > 0 && wait > 0 {
+			err = errors.New(count(waiting, "object waits to be written", "objects wait to be written"))
+		}
+		left := time.Until(deadline)
+		if err == nil || left <= 0 || ctx.Err() != nil {
+			_, printed := to.Write(text.Bytes()) // in one piece: kubectl exec mixes pieces with the error line
+			if wait > 0 && err != nil {
+				err = fmt.Errorf("not installed after %v: %w", wait, err)
+			}
+			return errors.Join(err, printed)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(min(left, askAgain)):
+		}
+	}
 }
 
 func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err error) {
@@ -134,7 +177,7 @@ func show(to io.Writer, r status.Report, format string, q status.Query) error {
 		err = cli.PrintJSON(&text, r)
 	}
 	if err == nil {
-		_, err = to.Write(text.Bytes()) // in one piece: kubectl exec mixes pieces with the error line
+		_, err = to.Write(text.Bytes())
 	}
 	wrong := 0
 	for _, k := range r.Kinds {

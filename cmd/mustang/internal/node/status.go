@@ -133,11 +133,15 @@ func (r *statusReport) find(do, what string, args ...any) {
 	r.Findings = append(r.Findings, finding{What: fmt.Sprintf(what, args...), Do: do})
 }
 
+// isRequired reports whether no service works without a feature.
+func isRequired(feature string) bool {
+	return slices.Contains([]string{"bpffs", "BTF", "BPF JIT", "tcx"}, feature)
+}
+
 func (r *statusReport) readFeatures() {
-	required := []string{"bpffs", "BTF", "BPF JIT", "tcx"}
 	for _, f := range objects.Features(r.Root) {
 		_, err := f.Probe()
-		feature := feature{Name: f.Name, Required: slices.Contains(required, f.Name), Available: err == nil, Needs: f.Needs}
+		feature := feature{Name: f.Name, Required: isRequired(f.Name), Available: err == nil, Needs: f.Needs}
 		if err != nil {
 			feature.Missing = err.Error()
 		}

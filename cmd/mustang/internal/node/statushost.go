@@ -37,24 +37,13 @@ func (r *statusReport) checkHost(d *datapath.Datapath, services []service.Servic
 }
 
 func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath.Endpoint) error {
-	chains, err := nodenet.HookChains(host)
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
-		return nil // a kernel without nftables
+	chains, err := droppingChains(host)
+	if err != nil || len(chains) == 0 {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("read firewall of host %q: %w", host.Name(), err)
-	}
-	dropping := false
 	for _, chain := range chains {
-		if chain.Hook == "forward" && chain.Drops {
-			dropping = true
-			r.find("accept packets from and to pods in it",
-				"chain %s %s %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too",
-				chain.Family, chain.Table, chain.Chain, host.Name())
-		}
-	}
-	if !dropping {
-		return nil
+		r.find("accept packets from and to pods in it",
+			"chain %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too", chain, host.Name())
 	}
 	call, err := rtnl.In(host).Sysctl("net/bridge/bridge-nf-call-iptables")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -67,6 +56,28 @@ func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath
 			endpoints[bridged].ID)
 	}
 	return nil
+}
+
+// droppingChains returns the chains "FAMILY TABLE CHAIN" of a host that drop forwarded packets that no rule accepts.
+func droppingChains(host *netns.Namespace) (names []string, err error) {
+	chains, err := nodenet.HookChains(host)
+	if noNFTables(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read firewall of host %q: %w", host.Name(), err)
+	}
+	for _, chain := range chains {
+		if chain.Hook == "forward" && chain.Drops {
+			names = append(names, fmt.Sprintf("%s %s %s", chain.Family, chain.Table, chain.Chain))
+		}
+	}
+	return names, nil
+}
+
+// noNFTables reports whether an error means that the kernel lacks nftables.
+func noNFTables(err error) bool {
+	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
 // checkNodePorts finds UDP node ports in ip_local_port_range: packets to unconnected sockets there count as calls.
@@ -112,8 +123,7 @@ func portsOf(host *netns.Namespace, key string) (func(port uint16) bool, error) 
 }
 
 // checkParents finds parents of ipvlan pods whose rp_filter is 1: packets of such pods enter the host via the parent,
-// but the route to the pods uses another device. The kernel uses the larger value of the device and of "all"
-// (Documentation/networking/ip-sysctl.rst).
+// but the route to the pods uses another device.
 func (r *statusReport) checkParents(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	checked := map[int]bool{0: true}
 	for _, e := range endpoints {
@@ -126,17 +136,24 @@ func (r *statusReport) checkParents(host *netns.Namespace, endpoints []datapath.
 		if err != nil {
 			continue // it is gone
 		}
-		own, err := rtnl.In(host).Sysctl("net/ipv4/conf/" + device.Name + "/rp_filter")
-		all, allErr := rtnl.In(host).Sysctl("net/ipv4/conf/all/rp_filter")
-		if err := errors.Join(err, allErr); err != nil {
+		strict, err := strictFilter(host, device.Name)
+		if err != nil {
 			return err
 		}
-		if max(own, all) == "1" {
+		if strict {
 			r.find(fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2", device.Name),
 				"rp_filter of %s is strict: the host drops packets of ipvlan pods that pass it", device.Name)
 		}
 	}
 	return nil
+}
+
+// strictFilter reports whether rp_filter of a device is 1. The kernel uses the larger value of the device and of "all"
+// (Documentation/networking/ip-sysctl.rst).
+func strictFilter(host *netns.Namespace, device string) (bool, error) {
+	own, err := rtnl.In(host).Sysctl("net/ipv4/conf/" + device + "/rp_filter")
+	all, allErr := rtnl.In(host).Sysctl("net/ipv4/conf/all/rp_filter")
+	return max(own, all) == "1", errors.Join(err, allErr)
 }
 
 // checkSources finds uplinks without an address of a family in which outside clients are sent to other nodes: the

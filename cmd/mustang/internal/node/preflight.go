@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/agent/status"
+	"mustang/internal/cni/install"
+	"mustang/internal/netns"
+	"mustang/internal/nodenet"
+	"mustang/internal/pathprobe"
+)
+
+// The results of a check.
+const (
+	passed = "ok"
+	warned = "warn"
+	failed = "fail"
+)
+
+// checkup is the result of a check: what was found, and what helps.
+type checkup struct {
+	Check  string `json:"check"`
+	Result string `json:"result"`
+	Found  string `json:"found,omitempty"`
+	Do     string `json:"do,omitempty"`
+}
+
+// preflight checks whether an agent can serve a node.
+type preflight struct {
+	*cli.Config
+	namespace, kubeconfig, runDir string
+	peers                         []netip.AddrPort
+	listen                        netip.AddrPort
+	port                          uint16
+	place                         install.Place
+
+	host  *netns.Namespace
+	found []checkup
+	runs  bool // an agent serves the node already
+	ipv6  bool // pods have IPv6 addresses, or the node does
+}
+
+// AgentPreflight returns the command agent preflight.
+func AgentPreflight(c *cli.Config) *cobra.Command {
+	p := preflight{Config: c, place: install.Place{ConfName: install.DefaultConfName}}
+	var format string
+	cmd := &cobra.Command{
+		Use:   "preflight",
+		Short: "Check whether this node can run an agent, and what the network does to packets between nodes",
+		Long: `Check this node before Mustang is installed: features of the kernel, remains of kube-proxy and other
+CNI plugins, ports, firewall and MTU. With --kubeconfig, also check the cluster. It changes nothing.
+
+With --peer, also probe the path to a node where --listen runs, with UDP packets that must not be cut
+and a TCP stream through VXLAN: the largest packets that arrive, and packets with wrong checksums.
+Both ends need UDP ports 7178 and --vxlan-port open, and probe one peer at a time. --listen answers
+anybody who reaches these ports until Ctrl-C, and does not check the node.
+
+Exit codes: 0 nothing fails, 1 a check fails, 2 misused.`,
+		Example: `  mustang agent preflight
+  mustang agent preflight --listen 192.0.2.2     # on the other node
+  mustang agent preflight --peer 192.0.2.2`,
+		PreRunE: cli.Check(func([]string) error {
+			switch {
+			case p.port == 0:
+				return errors.New("--vxlan-port: 0 is not a port: want one from 1 to 65535")
+			case p.listen.IsValid() && len(p.peers) > 0:
+				return errors.New("--listen and --peer: one node listens, the other probes")
+			case p.listen.IsValid() && p.kubeconfig != "":
+				return errors.New("--listen and --kubeconfig: the listening end does not check the cluster")
+			}
+			return nil
+		}),
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			return cli.WithNamespace(p.namespace, func(host *netns.Namespace) error {
+				if p.host = host; p.listen.IsValid() {
+					return pathprobe.Listen(ctx, p.end(p.listen), func() error {
+						return c.Printf("listening at %v; on the other node: mustang agent preflight --peer %[1]v\n", p.listen)
+					})
+				}
+				return p.run(ctx, format)
+			})
+		}),
+	}
+	flags := cmd.Flags()
+	const want = "an address of a node like 192.0.2.2 or 192.0.2.2:7178"
+	flags.Var(cli.Each(&p.peers, parseNodeEnd, want), "peer", "`address` at which another node listens; repeat for more")
+	flags.Var(cli.One(&p.listen, parseNodeEnd, want), "listen", "`address` of this node at which it answers --peer, until Ctrl-C")
+	flags.StringVar(&p.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials: check "+
+		"the cluster too")
+	flags.Uint16Var(&p.port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the agent's")
+	flags.StringVar(&p.place.ConfDir, "cni-conf-dir", install.DefaultConfDir, "`directory` for CNI configurations")
+	AddNodeNamespace(flags, &p.namespace)
+	AddRunDir(flags, &p.runDir)
+	cli.AddOutput(cmd, &format)
+	return cmd
+}
+
+// parseNodeEnd parses the address of a listening end, with its port or without.
+func parseNodeEnd(text string) (netip.AddrPort, error) {
+	at, err := netip.ParseAddrPort(text)
+	if err != nil {
+		var a netip.Addr
+		a, err = netip.ParseAddr(text)
+		at = netip.AddrPortFrom(a, pathprobe.DefaultPort)
+	}
+	a := at.Addr().Unmap()
+	if err == nil && (a.Zone() != "" || a.IsMulticast() || a.IsUnspecified() || a.IsLoopback() || at.Port() == 0) {
+		err = errors.New("not an address of a node")
+	}
+	return netip.AddrPortFrom(a, at.Port()), err
+}
+
+func (p *preflight) end(at netip.AddrPort) pathprobe.Options {
+	return pathprobe.Options{Host: p.host, At: at, Port: p.port}
+}
+
+func (p *preflight) ok(check, what string, args ...any) {
+	p.found = append(p.found, checkup{Check: check, Result: passed, Found: fmt.Sprintf(what, args...)})
+}
+
+func (p *preflight) warn(check, do, what string, args ...any) {
+	p.found = append(p.found, checkup{check, warned, fmt.Sprintf(what, args...), do})
+}
+
+func (p *preflight) fail(check, do, what string, args ...any) {
+	p.found = append(p.found, checkup{check, failed, fmt.Sprintf(what, args...), do})
+}
+
+func (p *preflight) run(ctx context.Context, format string) error {
+	_, err := status.Ask(ctx, p.runDir, "/process", maxStatus)
+	p.runs = err == nil
+	type step struct {
+		name string
+		run  func(context.Context) error
+	}
+	steps := []step{{"kernel", p.checkKernel}, {"ports", p.checkPorts}, {"kube-proxy", p.checkProxy},
+		{"CNI", p.checkPlugins}, {"firewall", p.checkForwarding}}
+	if p.kubeconfig != "" {
+		steps = append(steps, step{"cluster", p.checkCluster})
+	}
+	for _, s := range append(steps, step{"MTU", p.checkMTU}) {
+		if err := s.run(ctx); err != nil {
+			p.fail(s.name, "", "%v", err)
+		}
+	}
+	for _, peer := range p.peers {
+		if err := p.checkPath(ctx, peer); err != nil {
+			p.fail(fmt.Sprint("path to ", peer.Addr()), "", "%v", err)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err = cli.PrintList(p.Stdout, format, p.found, cli.Table[checkup]{Key: "checks",
+		Header: []string{"CHECK", "RESULT", "FOUND", "WHAT HELPS"},
+		Row:    func(c checkup) []any { return []any{c.Check, c.Result, c.Found, c.Do} }})
+	n := 0
+	for _, c := range p.found {
+		if c.Result == failed {
+			n++
+		}
+	}
+	if err == nil && n > 0 {
+		err = errors.New(count(n, "check fails", "checks fail"))
+	}
+	return err
+}
+
+// checkPath probes the path to a node that listens.
+func (p *preflight) checkPath(ctx context.Context, peer netip.AddrPort) error {
+	path, err := pathprobe.Probe(ctx, p.end(peer))
+	name := fmt.Sprint("path to ", peer.Addr())
+	if errors.As(err, new(*pathprobe.NoAnswerError)) {
+		p.fail(name, fmt.Sprintf("there: mustang agent preflight --listen %v; open this UDP port between nodes", peer), "%v", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	least := min(path.There, path.Back)
+	switch mtu := fmt.Sprintf("ip link set dev %s mtu %d on all nodes, or a larger MTU in the network", path.Device, least); {
+	case path.There < path.MTU:
+		p.fail(name, mtu, "path MTU to %v is %d, %s has %d: packets above %[2]d bytes are lost", path.Peer, path.There,
+			path.Device, path.MTU)
+	case path.Back < path.MTU:
+		p.fail(name, mtu, "path MTU from %v is %d, %s has %d: packets above %[2]d bytes are lost", path.Peer, path.Back,
+			path.Device, path.MTU)
+	default:
+		p.ok(name, "packets of %d bytes arrive, both ways", path.MTU)
+	}
+	p.tunnelResult(path)
+	return nil
+}
+
+func (p *preflight) tunnelResult(path pathprobe.Path) {
+	tunnel, checksums := fmt.Sprint("VXLAN to ", path.Peer), fmt.Sprint("checksums to ", path.Peer)
+	t := path.Tunnel
+	if t.WrongThere+t.WrongHere > 0 {
+		var ways []string
+		if t.WrongThere > 0 {
+			ways = append(ways, fmt.Sprintf("%d packets reached %v", t.WrongThere, path.Peer))
+		}
+		if t.WrongHere > 0 {
+			ways = append(ways, fmt.Sprintf("%d packets from %v arrived", t.WrongHere, path.Peer))
+		}
+		result := p.fail
+		if t.Stalled == nil { // they may be others' packets
+			result = p.warn
+		}
+		result(checksums, fmt.Sprintf("on the sending node: ethtool -K %s tx-checksum-ip-generic off", path.Device),
+			"%s with a wrong checksum in VXLAN: checksum offload is broken in the device or in the network",
+			strings.Join(ways, ", "))
+		return
+	}
+	if t.Stalled != nil {
+		p.fail(tunnel, fmt.Sprintf("open UDP port %d between nodes", p.port), "a TCP stream in VXLAN stalls: %v", t.Stalled)
+		return
+	}
+	p.ok(tunnel, "a TCP stream passes, both ways")
+	p.ok(checksums, "no wrong checksum")
+}
