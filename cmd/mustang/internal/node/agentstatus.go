@@ -85,7 +85,7 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
 			if q.Kind == "" && !q.Wrong {
 				q.Limit = wrongAtOnce
 			}
-			return untilInstalled(ctx, wait, c.Stdout, func(to io.Writer) (waiting int, err error) {
+			return untilInstalled(ctx, wait, c.Stdout, func(ctx context.Context, to io.Writer) (waiting int, err error) {
 				r, err := ask(ctx, dir, q)
 				if err != nil {
 					return 0, err
@@ -110,10 +110,16 @@ const askAgain = 500 * time.Millisecond
 // untilInstalled calls look, which prints, until it returns no error and no object waits. At the deadline it prints what
 // the last call printed. Without a wait it calls look once.
 func untilInstalled(ctx context.Context, wait time.Duration, to io.Writer,
-	look func(io.Writer) (waiting int, err error)) error {
-	for deadline := time.Now().Add(wait); ; {
+	look func(context.Context, io.Writer) (waiting int, err error)) error {
+	deadline, limited := time.Now().Add(wait), ctx
+	if wait > 0 {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithDeadline(ctx, deadline.Add(askAgain)) // an agent may hang
+		defer cancel()
+	}
+	for {
 		var text bytes.Buffer
-		waiting, err := look(&text)
+		waiting, err := look(limited, &text)
 		if err == nil && waiting > 0 && wait > 0 {
 			err = errors.New(count(waiting, "object waits to be written", "objects wait to be written"))
 		}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testkit
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+)
+
+// Frame offsets in bytes: of IPv4, of UDP in it, and of IPv4 in VXLAN.
+const (
+	atIP    = 14
+	atUDP   = atIP + 20
+	atInner = atUDP + 8 + 8 + 14
+)
+
+// Wire joins two nodes by a namespace between them, where user space forwards their frames. The nodes' devices, eth0
+// with an MTU of 1500, have no offloads: frames are complete.
+type Wire struct {
+	Nodes     [2]*netns.Namespace
+	Addresses [2]netip.Addr
+}
+
+// FrameEdit returns what a wire forwards for a frame of a node, 0 or 1; nil: nothing.
+type FrameEdit func(from int, frame []byte) []byte
+
+// NewWire makes a wire between 192.0.2.1 and 192.0.2.2 or, with v6, 2001:db8::1 and 2001:db8::2. Each frame passes
+// the edits.
+func NewWire(t testing.TB, v6 bool, edits ...FrameEdit) Wire {
+	t.Helper()
+	w := Wire{Addresses: [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}}
+	if v6 {
+		w.Addresses = [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
+	}
+	middle := Namespace(t, "wire")
+	var ports [2]int
+	for i, address := range w.Addresses {
+		w.Nodes[i] = Namespace(t, "node")
+		port := []string{"port1", "port2"}[i]
+		Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: w.Nodes[i], Name: "eth0"},
+			rtnl.VethEnd{Namespace: middle, Name: port}, 1500))
+		in := rtnl.In(w.Nodes[i])
+		Succeed(t, in.DisableOffloads("eth0"))
+		Succeed(t, in.Configure("eth0", rtnl.DeviceConfig{Up: true,
+			Addresses: []netip.Prefix{netip.PrefixFrom(address, address.BitLen()-8)}}))
+		ports[i] = packetSocket(t, middle, port)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var forwarders sync.WaitGroup
+	for from := range ports {
+		forwarders.Go(func() { forward(ctx, from, ports, edits) })
+	}
+	t.Cleanup(func() { // before the sockets are closed
+		cancel()
+		forwarders.Wait()
+	})
+	return w
+}
+
+func forward(ctx context.Context, from int, ports [2]int, edits []FrameEdit) {
+	buffer := make([]byte, 1<<16)
+	for ctx.Err() == nil {
+		n, _, err := unix.Recvfrom(ports[from], buffer, 0)
+		if err != nil {
+			continue // the time-out
+		}
+		frame := buffer[:n]
+		for _, edit := range edits {
+			if frame != nil {
+				frame = edit(from, frame)
+			}
+		}
+		if frame != nil {
+			_, _ = unix.Write(ports[1-from], frame)
+		}
+	}
+}
+
+func packetSocket(t testing.TB, ns *netns.Namespace, device string) (fd int) {
+	t.Helper()
+	link := Must(rtnl.In(ns).Device(device))(t)
+	all := binary.NativeEndian.Uint16([]byte{unix.ETH_P_ALL >> 8, unix.ETH_P_ALL})
+	Succeed(t, ns.Do(func() (err error) {
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}),
+			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index}))
+	}))
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// DropLarger drops packets of more than size bytes without an ICMP error, from a node or, for -1, from both.
+func DropLarger(size, node int) FrameEdit {
+	return func(from int, frame []byte) []byte {
+		if (node < 0 || from == node) && len(frame) > atIP+size {
+			return nil
+		}
+		return frame
+	}
+}
+
+// SpoilChecksums does what a device with a broken checksum offload does: TCP checksums are wrong in a node's VXLAN
+// packets of IPv4 to a port, if these have at least so many bytes. The outer checksum is left out or, if both, wrong.
+func SpoilChecksums(node int, port uint16, least int, both bool) FrameEdit {
+	return func(from int, frame []byte) []byte {
+		if from == node && len(frame) >= max(least, atInner+40) && frame[atIP+9] == unix.IPPROTO_UDP &&
+			binary.BigEndian.Uint16(frame[atUDP+2:]) == port && frame[atInner+9] == unix.IPPROTO_TCP {
+			if frame[atInner+20+16] ^= 0x55; !both {
+				frame[atUDP+6], frame[atUDP+7] = 0, 0
+			}
+		}
+		return frame
+	}
+}
