@@ -124,8 +124,8 @@ func TestPreflightPaths(t *testing.T) {
 	}
 }
 
-// TestPreflightOffload probes a veth pair with all offloads, over IPv4 and IPv6. It names a peer where nobody listens, and
-// a second probe on a node.
+// TestPreflightOffload probes a veth pair with all offloads, over IPv4 and IPv6. It names a peer where nobody listens,
+// and a second probe on a node.
 func TestPreflightOffload(t *testing.T) {
 	for _, address := range []string{"10.0.0.2", "fd00:1::2"} {
 		a, b := testkit.VethPair(t)
@@ -253,6 +253,6 @@ func TestAgentStatusWaits(t *testing.T) {
 	}()
 	n.setAddress(1)
 	<-late
-	testkit.Check(t, code == exitDone && stderr == "" && strings.Contains(stdout, "service"), "installed: %d, %q, %q", code,
-		stdout, stderr)
+	testkit.Check(t, code == exitDone && stderr == "" && strings.Contains(stdout, "service"),
+		"installed: %d, %q, %q", code, stdout, stderr)
 }

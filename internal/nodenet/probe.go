@@ -22,8 +22,8 @@ const probeID = networkID + 1
 
 const probeDevice = "probe"
 
-// ProbeEnd is a VXLAN device for a probe. It has the properties of the agent's device, but is in a namespace of its own.
-// The host gets no device, only the UDP port while the probe lasts.
+// ProbeEnd is a VXLAN device for a probe. It has the properties of the agent's device, but a namespace of its own. The
+// host gets no device, only the UDP port while the probe lasts.
 type ProbeEnd struct {
 	Host, Inside *netns.Namespace
 	// Local and Remote are addresses of the nodes. Without Remote, the device learns the other node from its packets.

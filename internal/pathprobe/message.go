@@ -96,8 +96,8 @@ func open(ns *netns.Namespace, local, remote netip.AddrPort) (conn *net.UDPConn,
 	return conn, nil
 }
 
-// wrongChecksums counts packets of the tunnel with a wrong checksum: a wrong outer one ends a packet on the host, a wrong
-// inner one in the tunnel.
+// wrongChecksums counts packets of the tunnel with a wrong checksum: a wrong outer one ends a packet on the host, and a
+// wrong inner one in the tunnel.
 func wrongChecksums(host, tunnel *netns.Namespace) (uint64, error) {
 	_, outer, err := netstat.ReadWrongChecksums(host)
 	if err != nil {

@@ -100,7 +100,7 @@ func Probe(ctx context.Context, o Options) (path Path, err error) {
 		if err != nil {
 			return path, cmpErr(ctx.Err(), &NoAnswerError{o.At, err})
 		}
-		p.ask(hello, kindTunnel, 0, Smallest, func() bool { return p.size.Load() > 0 })
+		p.ask(hello, kindTunnel, Smallest, func() bool { return p.size.Load() > 0 })
 	}
 	if path.There, err = p.largest(ctx, &p.there, Smallest, device.MTU); err != nil {
 		return path, err
@@ -148,10 +148,11 @@ func (p *prober) read() {
 	}
 }
 
-// ask sends a message of a size in bytes, IP header included, until a condition holds, an answer is overdue, or ctx ends.
-func (p *prober) ask(ctx context.Context, kind kind, value, size int, enough func() bool) {
+// ask sends a message of a size in bytes, IP header included, until a condition holds or an answer is overdue. The size
+// is the value of the message.
+func (p *prober) ask(ctx context.Context, kind kind, size int, enough func() bool) {
 	to := p.RemoteAddr().(*net.UDPAddr).AddrPort().Addr()
-	payload := message{kind, p.nonce.Load(), uint64(value)}.encode(size - headers(to))
+	payload := message{kind, p.nonce.Load(), uint64(size)}.encode(size - headers(to))
 	for range attempts {
 		_, _ = p.Write(payload) // too long for the device: lost as well
 		overdue := time.After(answerWait)
@@ -174,7 +175,7 @@ func (p *prober) ask(ctx context.Context, kind kind, value, size int, enough fun
 // pass, and high.
 func (p *prober) largest(ctx context.Context, value *atomic.Int64, low, high int) (int, error) {
 	for size := high; low < high; size = (low + high + 1) / 2 {
-		p.ask(ctx, kindProbe, size, size, func() bool { return value.Load() >= int64(size) })
+		p.ask(ctx, kindProbe, size, func() bool { return value.Load() >= int64(size) })
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
@@ -223,7 +224,7 @@ func (p *prober) tunnel(ctx context.Context, o Options, local netip.Addr, mtu in
 func (p *prober) wrongThere(ctx context.Context) (int64, error) {
 	p.nonce.Add(1)
 	p.wrong.Store(-1)
-	p.ask(ctx, kindCount, 0, Smallest, func() bool { return p.wrong.Load() >= 0 })
+	p.ask(ctx, kindCount, Smallest, func() bool { return p.wrong.Load() >= 0 })
 	if p.wrong.Load() < 0 {
 		return 0, cmpErr(ctx.Err(), errors.New("the listening end answers no more"))
 	}

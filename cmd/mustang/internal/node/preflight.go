@@ -59,10 +59,10 @@ func AgentPreflight(c *cli.Config) *cobra.Command {
 		Long: `Check this node before Mustang is installed: features of the kernel, remains of kube-proxy and other
 CNI plugins, ports, firewall and MTU. With --kubeconfig, also check the cluster. It changes nothing.
 
-With --peer, also probe the path to a node where --listen runs, with UDP packets that must not be cut
-and a TCP stream through VXLAN: the largest packets that arrive, and packets with wrong checksums.
-Both ends need UDP ports 7178 and --vxlan-port open, and probe one peer at a time. --listen answers
-anybody who reaches these ports until Ctrl-C, and does not check the node.
+With --peer, also probe the path to a node where --listen runs. UDP packets that must not be cut find
+the largest size that arrives. A TCP stream through VXLAN finds wrong checksums. Open UDP ports 7178
+and --vxlan-port between the nodes, and probe one peer at a time. --listen answers anybody who reaches
+these ports until Ctrl-C, and does not check the node.
 
 Exit codes: 0 nothing fails, 1 a check fails, 2 misused.`,
 		Example: `  mustang agent preflight
@@ -180,14 +180,16 @@ func (p *preflight) checkPath(ctx context.Context, peer netip.AddrPort) error {
 	path, err := pathprobe.Probe(ctx, p.end(peer))
 	name := fmt.Sprint("path to ", peer.Addr())
 	if errors.As(err, new(*pathprobe.NoAnswerError)) {
-		p.fail(name, fmt.Sprintf("there: mustang agent preflight --listen %v; open this UDP port between nodes", peer), "%v", err)
+		p.fail(name, fmt.Sprintf("there: mustang agent preflight --listen %v; open this UDP port between nodes", peer),
+			"%v", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	least := min(path.There, path.Back)
-	switch mtu := fmt.Sprintf("ip link set dev %s mtu %d on all nodes, or a larger MTU in the network", path.Device, least); {
+	mtu := fmt.Sprintf("ip link set dev %s mtu %d on all nodes, or a larger MTU in the network", path.Device, least)
+	switch {
 	case path.There < path.MTU:
 		p.fail(name, mtu, "path MTU to %v is %d, %s has %d: packets above %[2]d bytes are lost", path.Peer, path.There,
 			path.Device, path.MTU)

@@ -43,7 +43,8 @@ func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath
 	}
 	for _, chain := range chains {
 		r.find("accept packets from and to pods in it",
-			"chain %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too", chain, host.Name())
+			"chain %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too", chain,
+			host.Name())
 	}
 	call, err := rtnl.In(host).Sysctl("net/bridge/bridge-nf-call-iptables")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
