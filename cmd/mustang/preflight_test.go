@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,7 +21,6 @@ import (
 
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/netns"
-	"mustang/internal/nodenet"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
@@ -88,37 +86,45 @@ func preflightListen(t *testing.T, node *netns.Namespace, at netip.Addr) {
 	})
 }
 
-// TestPreflightPaths names a small path MTU and a broken checksum offload, and nothing on a good wire.
+// TestPreflightPaths names a small path MTU and a broken checksum offload, and nothing on a good wire. It leaves the node
+// unchanged.
 func TestPreflightPaths(t *testing.T) {
 	testkit.RequireRoot(t)
-	const path, checksums = "path to 192.0.2.2", "checksums to 192.0.2.2"
+	const path, path6, checksums = "path to 192.0.2.2", "path to 2001:db8::2", "checksums to 192.0.2.2"
+	there := []string{"fail", "packets reached 192.0.2.2 with a wrong checksum"}
+	back := []string{"fail", "packets from 192.0.2.2 arrived with a wrong checksum"}
 	for name, c := range map[string]struct {
-		edits []testkit.FrameEdit
+		v6    bool
+		edits []frameEdit
 		want  map[string][]string
 	}{
-		"good": {},
-		"small MTU": {[]testkit.FrameEdit{testkit.DropLarger(1400, -1)}, map[string][]string{
+		"good":       {},
+		"good, IPv6": {v6: true},
+		"small MTU": {edits: []frameEdit{dropLarger(1400, -1)}, want: map[string][]string{
 			path: {"fail", "path MTU to 192.0.2.2 is 1400, eth0 has 1500: packets above 1400 bytes are lost"}}},
-		"checksums": {[]testkit.FrameEdit{testkit.SpoilChecksums(0, nodenet.DefaultPort, 1300, false)}, map[string][]string{
-			checksums: {"fail", "packets reached 192.0.2.2 with a wrong checksum"}}},
-		"both": {[]testkit.FrameEdit{testkit.DropLarger(1400, 1), testkit.SpoilChecksums(1, nodenet.DefaultPort, 1300, true)},
-			map[string][]string{path: {"fail", "path MTU from 192.0.2.2 is 1400"},
-				checksums: {"fail", "packets from 192.0.2.2 arrived with a wrong checksum"}}},
+		"small MTU, IPv6": {v6: true, edits: []frameEdit{dropLarger(1400, -1)}, want: map[string][]string{
+			path6: {"fail", "path MTU to 2001:db8::2 is 1400, eth0 has 1500: packets above 1400 bytes are lost"}}},
+		"checksums of all": {edits: []frameEdit{spoilChecksums(0, 0, true)}, want: map[string][]string{checksums: there}},
+		"checksums of full": {edits: []frameEdit{spoilChecksums(0, 1300, false)},
+			want: map[string][]string{checksums: there}},
+		"both on return": {edits: []frameEdit{dropLarger(1400, 1), spoilChecksums(1, 1300, true)}, want: map[string][]string{
+			path: {"fail", "path MTU from 192.0.2.2 is 1400"}, checksums: back}},
+		"no tunnel": {edits: []frameEdit{dropTunnel}, want: map[string][]string{"VXLAN to 192.0.2.2": {"fail", "stalls"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := testkit.NewWire(t, false, c.edits...)
-			preflightListen(t, w.Nodes[1], w.Addresses[1])
+			w := newWire(t, c.v6, c.edits...)
+			preflightListen(t, w.nodes[1], w.addresses[1])
 			var before string
 			testkit.Eventually(t, time.Minute, func() error {
-				if before = testkit.Snapshot(t, w.Nodes[0]); strings.Contains(before, "tentative") {
+				if before = testkit.Snapshot(t, w.nodes[0]); strings.Contains(before, "tentative") {
 					return errors.New("an address is tentative")
 				}
 				return nil
 			})
-			_, bad := preflight(t, w.Nodes[0], "--peer", w.Addresses[1].String())
+			_, bad := preflight(t, w.nodes[0], "--peer", w.addresses[1].String())
 			names(t, bad, c.want)
-			after := testkit.Snapshot(t, w.Nodes[0])
+			after := testkit.Snapshot(t, w.nodes[0])
 			testkit.Check(t, after == before, "preflight has changed the node: %s, before %s", after, before)
 		})
 	}
@@ -134,7 +140,7 @@ func TestPreflightOffload(t *testing.T) {
 		testkit.Check(t, strings.Contains(bad[name].Do, "mustang agent preflight --listen"), "nobody listens: %+v", bad)
 		names(t, bad, map[string][]string{name: {"fail", "no answer from"}})
 		preflightListen(t, b, netip.MustParseAddr(address))
-		_, bad = preflight(t, a, "--peer", address)
+		_, bad = preflight(t, a, "--peer", address, "--peer", address)
 		names(t, bad, nil)
 		second := netip.AddrPortFrom(netip.MustParseAddr(address), 7179).String()
 		code, _, stderr := command(t, nil, "agent", "preflight", "--netns", b.Path(), "--listen", second)
@@ -204,10 +210,6 @@ func TestPreflightNode(t *testing.T) {
 func TestPreflightCluster(t *testing.T) {
 	node, _ := testkit.VethPair(t)
 	api := kubetest.Start(t)
-	version := "28+"
-	api.Handle("/version", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintf(w, `{"major": "1", "minor": %q, "gitVersion": "v1.28.3-gke"}`, version)
-	}))
 	api.Put(t, nodeList, `{"metadata": {"name": "one"}, "spec": {"podCIDRs": ["10.1.1.0/24", "fd00:1:1::/64"]}}`)
 	api.Put(t, nodeList, `{"metadata": {"name": "two"}}`)
 	for _, name := range []string{"kube-proxy", "calico-node", "logs"} {
@@ -217,7 +219,7 @@ func TestPreflightCluster(t *testing.T) {
 	config := api.Kubeconfig(t)
 	_, bad := preflight(t, node, "--kubeconfig", config)
 	names(t, bad, map[string][]string{
-		"Kubernetes": {"fail", "v1.28.3-gke"}, "ranges of pods": {"fail", "two"}, "kube-proxy's DaemonSet": {"fail"},
+		"ranges of pods": {"fail", "two"}, "kube-proxy's DaemonSet": {"fail"},
 		"other networks": {"warn", "kube-system/calico-node"},
 	})
 	api.Stop()

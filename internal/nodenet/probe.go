@@ -33,7 +33,7 @@ type ProbeEnd struct {
 	Address       netip.Prefix // inside the tunnel
 }
 
-// Add adds the device, and sets it up. The kernel deletes it with the namespace Inside.
+// Add adds the device, and sets it up. The kernel deletes it some time after the namespace Inside, Delete at once.
 func (p ProbeEnd) Add() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Namespace = probeDevice, p.MTU, netlink.NsFd(p.Inside.FD())
@@ -56,6 +56,12 @@ func (p ProbeEnd) Add() error {
 	}
 	return rtnl.In(p.Inside).Configure(probeDevice,
 		rtnl.DeviceConfig{Addresses: []netip.Prefix{p.Address}, Up: true})
+}
+
+// Delete deletes the device.
+func (p ProbeEnd) Delete() error {
+	return rtnl.In(p.Inside).OnDevice("delete ", probeDevice,
+		func(handle *netlink.Handle, link netlink.Link) error { return handle.LinkDel(link) })
 }
 
 // Toward returns the device by which packets to another node leave, and the address that they leave with.

@@ -62,6 +62,7 @@ func Listen(ctx context.Context, o Options, ready func() error) (err error) {
 	if err := end.Add(); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, end.Delete()) }()
 	streams, err := netns.Get(tunnel, func() (net.Listener, error) {
 		return net.Listen("tcp", netip.AddrPortFrom(inside.Addr(), DefaultPort).String())
 	})
@@ -74,14 +75,14 @@ func Listen(ctx context.Context, o Options, ready func() error) (err error) {
 	if err := ready(); err != nil {
 		return err
 	}
-	err = answer(conn, func() (uint64, error) { return wrongChecksums(o.Host, tunnel) }, uint64(mtu))
+	err = answer(conn, func() (uint64, error) { return wrongChecksums(o.Host, tunnel) })
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-func answer(conn *net.UDPConn, wrong func() (uint64, error), mtu uint64) error {
+func answer(conn *net.UDPConn, wrong func() (uint64, error)) error {
 	buffer := make([]byte, 1<<16)
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buffer)
@@ -103,8 +104,6 @@ func answer(conn *net.UDPConn, wrong func() (uint64, error), mtu uint64) error {
 			if n, err := wrong(); err == nil {
 				send(kindWrong, n, 0)
 			}
-		case kindTunnel:
-			send(kindSize, mtu, 0)
 		}
 	}
 }

@@ -28,13 +28,11 @@ const (
 type kind byte
 
 const (
-	kindProbe  kind = iota + 1 // its value is its size; the answers are kindThere and kindBack
-	kindThere                  // a short answer, with the size of the probe
-	kindBack                   // an answer of the size of the probe
-	kindCount                  // asks for wrong checksums in the tunnel; the answer is kindWrong
-	kindWrong                  // the number of them
-	kindTunnel                 // asks for the size of packets in the tunnel; the answer is kindSize
-	kindSize
+	kindProbe kind = iota + 1 // its value is its size; the answers are kindThere and kindBack
+	kindThere                 // a short answer, with the size of the probe
+	kindBack                  // an answer of the size of the probe
+	kindCount                 // asks for wrong checksums in the tunnel; the answer is kindWrong
+	kindWrong                 // the number of them
 )
 
 type message struct {

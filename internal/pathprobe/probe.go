@@ -49,22 +49,8 @@ type Tunnel struct {
 	WrongThere, WrongHere uint64
 }
 
-// NoAnswerError means that no listening end answers.
-type NoAnswerError struct {
-	Peer netip.AddrPort
-	Err  error
-}
-
-func (e *NoAnswerError) Error() string {
-	why := e.Err.Error()
-	if errors.Is(e.Err, context.DeadlineExceeded) {
-		why = fmt.Sprintf("nothing within %v", helloFor)
-	}
-	return fmt.Sprintf("no answer from %v by UDP: %s", e.Peer, why)
-}
-
-// Unwrap returns the reason.
-func (e *NoAnswerError) Unwrap() error { return e.Err }
+// ErrNoAnswer means that no listening end answers.
+var ErrNoAnswer = errors.New("no answer")
 
 // prober is the end that asks.
 type prober struct {
@@ -90,17 +76,18 @@ func Probe(ctx context.Context, o Options) (path Path, err error) {
 	p := &prober{UDPConn: conn, heard: make(chan struct{}, 1)}
 	p.nonce.Store(rand.Uint64())
 	go p.read()
-	hello, cancel := context.WithTimeout(ctx, helloFor)
-	defer cancel()
-	for p.size.Load() == 0 {
-		err := hello.Err()
-		if err == nil && p.refused.Load() {
-			err = unix.ECONNREFUSED
+	for begin := time.Now(); ; {
+		if _, err := p.wrongThere(ctx); err == nil {
+			break
 		}
-		if err != nil {
-			return path, cmpErr(ctx.Err(), &NoAnswerError{o.At, err})
+		switch {
+		case ctx.Err() != nil:
+			return path, ctx.Err()
+		case p.refused.Load():
+			return path, fmt.Errorf("%w from %v by UDP: %w", ErrNoAnswer, o.At, unix.ECONNREFUSED)
+		case time.Since(begin) > helloFor:
+			return path, fmt.Errorf("%w from %v by UDP within %v", ErrNoAnswer, o.At, helloFor)
 		}
-		p.ask(hello, kindTunnel, Smallest, func() bool { return p.size.Load() > 0 })
 	}
 	if path.There, err = p.largest(ctx, &p.there, Smallest, device.MTU); err != nil {
 		return path, err
@@ -108,17 +95,9 @@ func Probe(ctx context.Context, o Options) (path Path, err error) {
 	if path.Back, err = p.largest(ctx, &p.back, Smallest, path.There); err != nil {
 		return path, err
 	}
-	mtu := min(min(path.There, path.Back)-nodenet.Overhead(local), int(p.size.Load()))
+	mtu := min(path.There, path.Back) - nodenet.Overhead(local)
 	path.Tunnel, err = p.tunnel(ctx, o, local, mtu)
 	return path, err
-}
-
-// cmpErr returns the first error, or else the second.
-func cmpErr(first, second error) error {
-	if first != nil {
-		return first
-	}
-	return second
 }
 
 // read notes answers until the socket is closed.
@@ -136,7 +115,7 @@ func (p *prober) read() {
 		if !ok || m.nonce != p.nonce.Load() {
 			continue
 		}
-		to := map[kind]*atomic.Int64{kindThere: &p.there, kindBack: &p.back, kindWrong: &p.wrong, kindSize: &p.size}[m.kind]
+		to := map[kind]*atomic.Int64{kindThere: &p.there, kindBack: &p.back, kindWrong: &p.wrong}[m.kind]
 		if to == nil {
 			continue
 		}
@@ -199,6 +178,7 @@ func (p *prober) tunnel(ctx context.Context, o Options, local netip.Addr, mtu in
 	if err := end.Add(); err != nil {
 		return found, err
 	}
+	defer func() { err = errors.Join(err, end.Delete()) }()
 	there, err := p.wrongThere(ctx)
 	if err != nil {
 		return found, err
@@ -226,7 +206,7 @@ func (p *prober) wrongThere(ctx context.Context) (int64, error) {
 	p.wrong.Store(-1)
 	p.ask(ctx, kindCount, Smallest, func() bool { return p.wrong.Load() >= 0 })
 	if p.wrong.Load() < 0 {
-		return 0, cmpErr(ctx.Err(), errors.New("the listening end answers no more"))
+		return 0, errors.Join(ctx.Err(), errors.New("the listening end answers no more"))
 	}
 	return p.wrong.Load(), nil
 }

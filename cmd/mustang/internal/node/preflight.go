@@ -179,7 +179,7 @@ func (p *preflight) run(ctx context.Context, format string) error {
 func (p *preflight) checkPath(ctx context.Context, peer netip.AddrPort) error {
 	path, err := pathprobe.Probe(ctx, p.end(peer))
 	name := fmt.Sprint("path to ", peer.Addr())
-	if errors.As(err, new(*pathprobe.NoAnswerError)) {
+	if errors.Is(err, pathprobe.ErrNoAnswer) {
 		p.fail(name, fmt.Sprintf("there: mustang agent preflight --listen %v; open this UDP port between nodes", peer),
 			"%v", err)
 		return nil

@@ -9,33 +9,20 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/kube"
 )
 
-const leastMinor = 29 // the oldest Kubernetes 1.x that tests use
-
 // foreignAgents are DaemonSets of other networks.
 var foreignAgents = []string{"kube-flannel-ds", "calico-node", "cilium", "weave-net", "kube-router", "antrea-agent",
 	"kindnet"}
 
-// checkCluster checks the cluster of a kubeconfig: its version, the ranges of nodes, DaemonSets of other networks.
+// checkCluster checks the cluster of a kubeconfig: the ranges of nodes, DaemonSets of other networks.
 func (p *preflight) checkCluster(ctx context.Context) error {
 	client, err := kube.Connect(p.kubeconfig)
 	if err != nil {
 		return err
-	}
-	var version struct{ Minor, GitVersion string }
-	if err := read(ctx, client, "/version", &version); err != nil {
-		return err
-	}
-	if minor, err := strconv.Atoi(strings.TrimRight(version.Minor, "+")); err == nil && minor < leastMinor {
-		p.fail("Kubernetes", "a newer version", "%s, want 1.%d or newer", version.GitVersion, leastMinor)
-	} else {
-		p.ok("Kubernetes", "%s", version.GitVersion)
 	}
 	var nodes struct {
 		Items []struct {

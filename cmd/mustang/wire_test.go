@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package testkit
+package main
 
 import (
 	"context"
@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/nodenet"
 	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
 // Frame offsets in bytes: of IPv4, of UDP in it, and of IPv4 in VXLAN.
@@ -23,34 +25,34 @@ const (
 	atInner = atUDP + 8 + 8 + 14
 )
 
-// Wire joins two nodes by a namespace between them, where user space forwards their frames. The nodes' devices, eth0
+// wire joins two nodes by a namespace between them, where user space forwards their frames. The nodes' devices, eth0
 // with an MTU of 1500, have no offloads: frames are complete.
-type Wire struct {
-	Nodes     [2]*netns.Namespace
-	Addresses [2]netip.Addr
+type wire struct {
+	nodes     [2]*netns.Namespace
+	addresses [2]netip.Addr
 }
 
-// FrameEdit returns what a wire forwards for a frame of a node, 0 or 1; nil: nothing.
-type FrameEdit func(from int, frame []byte) []byte
+// frameEdit returns what a wire forwards for a frame of a node, 0 or 1; nil: nothing.
+type frameEdit func(from int, frame []byte) []byte
 
-// NewWire makes a wire between 192.0.2.1 and 192.0.2.2 or, with v6, 2001:db8::1 and 2001:db8::2. Each frame passes
+// newWire makes a wire between 192.0.2.1 and 192.0.2.2 or, with v6, 2001:db8::1 and 2001:db8::2. Each frame passes
 // the edits.
-func NewWire(t testing.TB, v6 bool, edits ...FrameEdit) Wire {
+func newWire(t testing.TB, v6 bool, edits ...frameEdit) wire {
 	t.Helper()
-	w := Wire{Addresses: [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}}
+	w := wire{addresses: [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}}
 	if v6 {
-		w.Addresses = [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
+		w.addresses = [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
 	}
-	middle := Namespace(t, "wire")
+	middle := testkit.Namespace(t, "wire")
 	var ports [2]int
-	for i, address := range w.Addresses {
-		w.Nodes[i] = Namespace(t, "node")
+	for i, address := range w.addresses {
+		w.nodes[i] = testkit.Namespace(t, "node")
 		port := []string{"port1", "port2"}[i]
-		Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: w.Nodes[i], Name: "eth0"},
+		testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: w.nodes[i], Name: "eth0"},
 			rtnl.VethEnd{Namespace: middle, Name: port}, 1500))
-		in := rtnl.In(w.Nodes[i])
-		Succeed(t, in.DisableOffloads("eth0"))
-		Succeed(t, in.Configure("eth0", rtnl.DeviceConfig{Up: true,
+		in := rtnl.In(w.nodes[i])
+		testkit.Succeed(t, in.DisableOffloads("eth0"))
+		testkit.Succeed(t, in.Configure("eth0", rtnl.DeviceConfig{Up: true,
 			Addresses: []netip.Prefix{netip.PrefixFrom(address, address.BitLen()-8)}}))
 		ports[i] = packetSocket(t, middle, port)
 	}
@@ -66,7 +68,7 @@ func NewWire(t testing.TB, v6 bool, edits ...FrameEdit) Wire {
 	return w
 }
 
-func forward(ctx context.Context, from int, ports [2]int, edits []FrameEdit) {
+func forward(ctx context.Context, from int, ports [2]int, edits []frameEdit) {
 	buffer := make([]byte, 1<<16)
 	for ctx.Err() == nil {
 		n, _, err := unix.Recvfrom(ports[from], buffer, 0)
@@ -87,9 +89,9 @@ func forward(ctx context.Context, from int, ports [2]int, edits []FrameEdit) {
 
 func packetSocket(t testing.TB, ns *netns.Namespace, device string) (fd int) {
 	t.Helper()
-	link := Must(rtnl.In(ns).Device(device))(t)
+	link := testkit.Must(rtnl.In(ns).Device(device))(t)
 	all := binary.NativeEndian.Uint16([]byte{unix.ETH_P_ALL >> 8, unix.ETH_P_ALL})
-	Succeed(t, ns.Do(func() (err error) {
+	testkit.Succeed(t, ns.Do(func() (err error) {
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -102,8 +104,8 @@ func packetSocket(t testing.TB, ns *netns.Namespace, device string) (fd int) {
 	return fd
 }
 
-// DropLarger drops packets of more than size bytes without an ICMP error, from a node or, for -1, from both.
-func DropLarger(size, node int) FrameEdit {
+// dropLarger drops packets of more than size bytes without an ICMP error, from a node or, for -1, from both.
+func dropLarger(size, node int) frameEdit {
 	return func(from int, frame []byte) []byte {
 		if (node < 0 || from == node) && len(frame) > atIP+size {
 			return nil
@@ -112,16 +114,25 @@ func DropLarger(size, node int) FrameEdit {
 	}
 }
 
-// SpoilChecksums does what a device with a broken checksum offload does: TCP checksums are wrong in a node's VXLAN
-// packets of IPv4 to a port, if these have at least so many bytes. The outer checksum is left out or, if both, wrong.
-func SpoilChecksums(node int, port uint16, least int, both bool) FrameEdit {
+// spoilChecksums does what a device with a broken checksum offload does: TCP checksums are wrong in a node's VXLAN
+// packets over IPv4, if these have at least so many bytes. The outer checksum is left out or, if both, wrong.
+func spoilChecksums(node, least int, both bool) frameEdit {
 	return func(from int, frame []byte) []byte {
 		if from == node && len(frame) >= max(least, atInner+40) && frame[atIP+9] == unix.IPPROTO_UDP &&
-			binary.BigEndian.Uint16(frame[atUDP+2:]) == port && frame[atInner+9] == unix.IPPROTO_TCP {
+			binary.BigEndian.Uint16(frame[atUDP+2:]) == nodenet.DefaultPort && frame[atInner+9] == unix.IPPROTO_TCP {
 			if frame[atInner+20+16] ^= 0x55; !both {
 				frame[atUDP+6], frame[atUDP+7] = 0, 0
 			}
 		}
 		return frame
 	}
+}
+
+// dropTunnel drops VXLAN packets over IPv4.
+func dropTunnel(_ int, frame []byte) []byte {
+	if len(frame) > atUDP+4 && frame[atIP+9] == unix.IPPROTO_UDP &&
+		binary.BigEndian.Uint16(frame[atUDP+2:]) == nodenet.DefaultPort {
+		return nil
+	}
+	return frame
 }
