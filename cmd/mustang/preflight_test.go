@@ -199,6 +199,12 @@ func TestPreflightNode(t *testing.T) {
 		_, bad = preflight(t, node)
 		want["UDP port 4789"] = []string{result, "device other has it"}
 		names(t, bad, want)
+		if result == "fail" {
+			run("ip link set other up")
+			code, _, stderr := command(t, nil, "agent", "preflight", "--netns", node.Path(), "--listen", "10.0.0.1")
+			testkit.Check(t, code == exitFailed && strings.Contains(stderr, "another device or socket has UDP port 4789"),
+				"a device that does not share: %d, %q", code, stderr)
+		}
 		run("ip link del other")
 	}
 	code, stdout, stderr := command(t, nil, "agent", "preflight", "--netns", other.Path(), "--listen", "10.0.0.9")

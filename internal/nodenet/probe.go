@@ -46,16 +46,20 @@ func (p ProbeEnd) Add() error {
 		return err
 	}
 	defer handle.Close()
-	switch err := handle.LinkAdd(link); {
+	if err = handle.LinkAdd(link); err == nil {
+		err = rtnl.In(p.Inside).Configure(probeDevice,
+			rtnl.DeviceConfig{Addresses: []netip.Prefix{p.Address}, Up: true})
+	}
+	switch {
 	case errors.Is(err, unix.EEXIST):
-		return errors.New("VXLAN device of the probe: another preflight runs on this node")
+		err = errors.New("another preflight runs on this node")
 	case errors.Is(err, unix.EADDRINUSE):
-		return fmt.Errorf("VXLAN device of the probe: another socket or device has UDP port %d", p.Port)
-	case err != nil:
+		err = fmt.Errorf("another device or socket has UDP port %d, and does not share it", p.Port)
+	}
+	if err != nil {
 		return fmt.Errorf("VXLAN device of the probe: %w", err)
 	}
-	return rtnl.In(p.Inside).Configure(probeDevice,
-		rtnl.DeviceConfig{Addresses: []netip.Prefix{p.Address}, Up: true})
+	return nil
 }
 
 // Delete deletes the device.

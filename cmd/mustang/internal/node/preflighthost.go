@@ -183,12 +183,14 @@ func (p *preflight) checkMTU(context.Context) error {
 	}
 	least := leastIPv6 + nodenet.Overhead(netip.IPv4Unspecified())
 	for _, d := range devices {
-		global := func(a netip.Prefix) bool { return a.Addr().Is6() && a.Addr().IsGlobalUnicast() }
+		global := func(a netip.Prefix) bool { return a.Addr().IsGlobalUnicast() }
+		global6 := func(a netip.Prefix) bool { return a.Addr().Is6() && global(a) }
+		other := d.Name == nodenet.DeviceName || uplink != "" || !d.Up || !slices.ContainsFunc(d.Addrs, global)
 		switch name := "MTU of " + d.Name; {
-		case d.Name != uplink && (uplink != "" || !d.Up || len(d.Addrs) == 0 || d.Kind == "loopback"):
+		case d.Name != uplink && other:
 		case d.MTU >= least:
 			p.ok(name, "%d, in VXLAN %d", d.MTU, d.MTU-nodenet.Overhead(netip.IPv4Unspecified()))
-		case p.ipv6 || slices.ContainsFunc(d.Addrs, global):
+		case p.ipv6 || slices.ContainsFunc(d.Addrs, global6):
 			p.fail(name, "a larger MTU, or --routing=native", "%d: IPv6 in VXLAN needs %d", d.MTU, least)
 		default:
 			p.warn(name, "a larger MTU, before pods get IPv6 addresses", "%d: IPv6 in VXLAN needs %d", d.MTU, least)
