@@ -86,8 +86,8 @@ func preflightListen(t *testing.T, node *netns.Namespace, at netip.Addr) {
 	})
 }
 
-// TestPreflightPaths names a small path MTU and a broken checksum offload, and nothing on a good wire. It leaves the node
-// unchanged.
+// TestPreflightPaths names a small path MTU and a broken checksum offload, and nothing on a good wire. It leaves the
+// node unchanged.
 func TestPreflightPaths(t *testing.T) {
 	testkit.RequireRoot(t)
 	const path, path6, checksums = "path to 192.0.2.2", "path to 2001:db8::2", "checksums to 192.0.2.2"
