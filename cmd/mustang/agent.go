@@ -27,6 +27,7 @@ import (
 	"mustang/cmd/mustang/internal/traffic"
 	"mustang/internal/agent"
 	"mustang/internal/agent/status"
+	"mustang/internal/announce"
 	"mustang/internal/cgroup"
 	"mustang/internal/cni"
 	"mustang/internal/cni/netconf"
@@ -48,6 +49,7 @@ type agentOptions struct {
 	cniSocket, runDir               string
 	nodes                           agentNodes
 	quota                           int
+	pools                           []netip.Prefix
 }
 
 const collectAt = 50 // GOGC: an agent is mostly idle, and pods need the memory
@@ -96,6 +98,8 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.IntVar(&o.quota, "namespace-quota", 8,
 		"divisor `N`: the Services of a namespace get at most 1/N of the rows of each map, and so do its NetworkPolicies; "+
 			"1: no quota")
+	flags.Var(cli.List(&o.pools, parsePool, "a prefix like 192.0.2.0/28"), "lb-pool",
+		"`prefix` of free addresses on the nodes' segment for Services of type LoadBalancer; repeat for more")
 	flags.StringVar(&o.cniSocket, "cni-socket", server.DefaultSocket,
 		"`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+
 			server.SocketVariable)
@@ -119,7 +123,37 @@ func (o *agentOptions) check([]string) error {
 	case len(o.nodePorts) > 1 && slices.Contains(o.nodePorts, netip.Prefix{}):
 		return errors.New("--nodeport-addresses: primary and a prefix")
 	}
-	return cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics), o.nodes.check())
+	return cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics), checkPools(o.pools),
+		o.nodes.check())
+}
+
+const maxPoolBits = 16 // the addresses of a pool differ in so many bits at most
+
+func parsePool(text string) (netip.Prefix, error) {
+	pool, err := netip.ParsePrefix(text)
+	addr := pool.Addr()
+	switch {
+	case err != nil:
+		return pool, err
+	case pool != pool.Masked():
+		return pool, fmt.Errorf("it has host bits: want %s", pool.Masked())
+	case !addr.IsGlobalUnicast() || addr.Is4In6():
+		return pool, errors.New("not unicast addresses")
+	case addr.BitLen()-pool.Bits() > maxPoolBits:
+		return pool, fmt.Errorf("larger than /%d", addr.BitLen()-maxPoolBits)
+	}
+	return pool, nil
+}
+
+func checkPools(pools []netip.Prefix) error {
+	for i, p := range pools {
+		for _, q := range pools[:i] {
+			if p.Overlaps(q) {
+				return fmt.Errorf("--lb-pool: %s and %s overlap", q, p)
+			}
+		}
+	}
+	return nil
 }
 
 func parseNodePorts(text string) (netip.Prefix, error) {
@@ -173,7 +207,8 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 		o.nodes.options.Host, o.nodes.options.Reserved = ns, client.Addresses
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 			o.nodes.options.Remotes = node.Remotes(ctx, d)
-			network := nodenet.New(o.nodes.options)
+			network, announcer := nodenet.New(o.nodes.options), announce.New(ns)
+			defer announcer.Close()
 			all, ctx := errgroup.WithContext(ctx)
 			all.Go(func() error { return serveAt(ctx, "healthz", o.healthz, state.Probes()) })
 			all.Go(func() error { return serveAt(ctx, "metrics", o.metrics, state.Metrics()) })
@@ -187,7 +222,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: o.nodePorts,
 					Primary: primary, Forward: func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }},
-				Nodes: network, Attacher: &o.nodes, State: state, Log: log,
+				Nodes: network, Attacher: &o.nodes, State: state, Log: log, Pools: o.pools, Announcer: announcer,
 				Endpoints: d.Endpoints(), Warnings: o.nodes.apart, Config: status.Config{
 					Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link,
 					Services: o.nodes.pods.Services, Routing: string(o.nodes.options.Routing),

@@ -51,6 +51,7 @@ type cluster struct {
 	api    *kubetest.Server
 	config string
 	plugin string // its path
+	wire   *netns.Namespace
 	nodes  []*agentNode
 }
 
@@ -64,6 +65,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{t: t, api: kubetest.Start(t), plugin: staticProgram(t, netconf.PluginType)}
 	c.config = c.api.Kubeconfig(t)
 	wire := testkit.Namespace(t, "wire")
+	c.wire = wire
 	c.ip("-n " + wire.Name() + " link add br0 up type bridge")
 	for i := 1; i <= 2; i++ {
 		n := &agentNode{cluster: c, number: i, ns: testkit.Namespace(t, fmt.Sprint("node", i)), dir: t.TempDir()}

@@ -74,8 +74,11 @@ type Options struct {
 	// Nodes joins the pods of all nodes; nil if another program does. Attacher starts after Nodes; it may be nil.
 	Nodes    Nodes
 	Attacher Attacher
-	State    *status.Tracker
-	Log      *slog.Logger
+	// Pools are the addresses for load balancers, and Announcer answers for them. Without pools neither is used.
+	Pools     []netip.Prefix
+	Announcer Announcer
+	State     *status.Tracker
+	Log       *slog.Logger
 	// Config is part of what [Agent.Report] returns. Endpoints are the pods in the report; nil: the report omits pods.
 	Config    status.Config
 	Endpoints Endpoints
@@ -104,7 +107,8 @@ type Agent struct {
 	addresses  []netip.Addr           // of this node
 	attach     bool                   // the next round attaches the programs again
 	changed    chan struct{}          // capacity 1
-	awaited    int                    // pods that wait for policies to be written
+	balancers  balancers
+	awaited    int // pods that wait for policies to be written
 }
 
 func (a *Agent) wake() {

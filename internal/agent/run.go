@@ -32,6 +32,7 @@ func New(o Options) *Agent {
 		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)},
 		began: time.Now(), failed: map[service.Key]string{},
 		unread: map[object]string{}, changed: make(chan struct{}, 1),
+		balancers: balancers{make(chan struct{}, 1), make(chan struct{}, 1)},
 	}
 	a.warnings = newWarnings(o.Log, func() int {
 		a.mu.Lock()
@@ -98,6 +99,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.Nodes != nil {
 		others.Go(func() { a.joinNodes(ctx) })
 	}
+	if len(a.Pools) > 0 {
+		others.Go(func() { a.assign(ctx) })
+		others.Go(func() { a.announce(ctx) })
+	}
 	idle := time.AfterFunc(idleAfter, debug.FreeOSMemory)
 	defer idle.Stop()
 	loop{
@@ -149,6 +154,10 @@ func (a *Agent) on(e kube.Event) {
 		meta, _ := kube.MetaOf(e.Object) // of an object that cannot be read
 		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Created: meta.Created,
 			Reason: "NotRead", Text: err.Error(), Everywhere: true})
+	}
+	switch e.Kind {
+	case kube.Services, kube.EndpointSlices, kube.Nodes:
+		a.balancers.wake()
 	}
 	a.wake()
 }

@@ -137,6 +137,8 @@ type Node struct {
 	PodCIDRs            []netip.Prefix
 	Available           bool      // whether a condition reports that pods can be attached
 	Leaving             bool      // set if the node is being deleted, or the cluster autoscaler is about to delete it
+	Ready               bool      // whether its kubelet is ready
+	Excluded            bool      // whether it must not serve addresses of load balancers
 	Created             time.Time // when the object was made; UID identifies it
 	UID                 string
 }
@@ -151,6 +153,7 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 	}
 	n = Node{Zone: o.Labels[corev1.LabelTopologyZone], Leaving: o.DeletionTimestamp != nil,
 		Created: o.CreationTimestamp.Time, UID: string(o.UID)}
+	_, n.Excluded = o.Labels[corev1.LabelNodeExcludeBalancers]
 	for _, t := range o.Spec.Taints {
 		n.Leaving = n.Leaving || t.Key == taintDeleted
 	}
@@ -175,6 +178,7 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 	}
 	for _, c := range o.Status.Conditions {
 		n.Available = n.Available || c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse
+		n.Ready = n.Ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	}
 	return n, nil
 }

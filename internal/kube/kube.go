@@ -133,8 +133,8 @@ type Client struct {
 	typed   rest.Interface // for the kinds in binary, in Protocol Buffers
 	config  *rest.Config
 	host    string // "https://192.0.2.1:6443"
-	// readWithin and watchBeyond equal the constants, except in tests.
-	readWithin, watchBeyond time.Duration
+	// readWithin, watchBeyond and leaseFor equal the constants, except in tests.
+	readWithin, watchBeyond, leaseFor time.Duration
 
 	mu      sync.Mutex
 	reached map[netip.Addr]bool
@@ -152,7 +152,8 @@ func Connect(kubeconfig string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	c := &Client{config: config, readWithin: readWithin, watchBeyond: watchBeyond, reached: map[netip.Addr]bool{}}
+	c := &Client{config: config, readWithin: readWithin, watchBeyond: watchBeyond, leaseFor: leaseFor,
+		reached: map[netip.Addr]bool{}}
 	config.Dial = c.dial
 	config.QPS, config.Burst, config.UserAgent = rate, burst, "mustang-agent"
 	config.Wrap(func(to http.RoundTripper) http.RoundTripper {

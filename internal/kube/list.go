@@ -117,8 +117,8 @@ func encode(object any) ([]byte, error) {
 	case *corev1.Node:
 		status := corev1.NodeStatus{Addresses: o.Status.Addresses}
 		for _, c := range o.Status.Conditions {
-			if c.Type == corev1.NodeNetworkUnavailable {
-				status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+			if c.Type == corev1.NodeNetworkUnavailable || c.Type == corev1.NodeReady {
+				status.Conditions = append(status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status})
 			}
 		}
 		o.Status = status

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // Server is an API server.
@@ -38,6 +37,7 @@ type Server struct {
 	changed chan struct{} // closed at the next change
 	oldest  int           // versions before are gone
 	others  map[string]http.Handler
+	writing sync.Mutex // held by changes of clients: each checks the version that it changes
 
 	once    sync.Once
 	stopped chan struct{}
@@ -94,7 +94,7 @@ func (s *Server) Delete(list, namespace, name string) {
 	s.change(list, map[string]any{"metadata": map[string]any{"namespace": namespace, "name": name}}, true)
 }
 
-func (s *Server) change(list string, o map[string]any, gone bool) {
+func (s *Server) change(list string, o map[string]any, gone bool) (now map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	meta := o["metadata"].(map[string]any)
@@ -105,7 +105,7 @@ func (s *Server) change(list string, o map[string]any, gone bool) {
 	}
 	old, had := s.objects[list][key]
 	if gone && !had {
-		return
+		return nil
 	}
 	s.version++
 	e := event{version: s.version}
@@ -119,6 +119,7 @@ func (s *Server) change(list string, o map[string]any, gone bool) {
 	s.events[list] = append(s.events[list], e)
 	close(s.changed)
 	s.changed = make(chan struct{})
+	return e.now
 }
 
 // Forget ends all watches, and forgets what has changed: clients have to list again.
@@ -228,83 +229,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.watch(w, r)
 	default:
 		s.list(w, r, list, namespace)
-	}
-}
-
-func (s *Server) one(w http.ResponseWriter, r *http.Request, list, key string) {
-	var sent map[string]any
-	creates := r.Method == http.MethodPost
-	if creates || r.Method == http.MethodPatch {
-		_ = json.NewDecoder(r.Body).Decode(&sent)
-	}
-	if creates {
-		key += fmt.Sprint(sent["metadata"].(map[string]any)["name"])
-	}
-	_, name, _ := strings.Cut(key, "/")
-	s.mu.Lock()
-	o, known := s.objects[list][key].(map[string]any)
-	s.mu.Unlock()
-	switch {
-	case creates && known:
-		fail(w, http.StatusConflict, "AlreadyExists", name)
-		return
-	case creates:
-		o = sent
-		o["metadata"].(map[string]any)["creationTimestamp"] = time.Now().UTC().Format(time.RFC3339)
-		if s.created != nil {
-			s.created(list, o)
-		}
-		s.change(list, o, false)
-		w.WriteHeader(http.StatusCreated)
-	case !known:
-		fail(w, http.StatusNotFound, "NotFound", name)
-		return
-	case r.Method == http.MethodPatch:
-		o = merged(o, sent)
-		s.change(list, o, false)
-	case r.Method == http.MethodDelete:
-		if list == "/api/v1/namespaces" {
-			s.empty(name)
-		}
-		s.change(list, o, true)
-	}
-	_ = json.NewEncoder(w).Encode(o)
-}
-
-// merged returns an object with a patch (RFC 7386). A patch of a Node's conditions replaces all of them.
-func merged(had, patch map[string]any) map[string]any {
-	out := map[string]any{}
-	maps.Copy(out, had)
-	for name, value := range patch {
-		inner, is := value.(map[string]any)
-		switch {
-		case value == nil:
-			delete(out, name)
-		case is:
-			before, _ := out[name].(map[string]any)
-			out[name] = merged(before, inner)
-		default:
-			out[name] = value
-		}
-	}
-	return out
-}
-
-func (s *Server) empty(namespace string) {
-	s.mu.Lock()
-	found := map[string][]any{}
-	for list, objects := range s.objects {
-		for key, o := range objects {
-			if strings.HasPrefix(key, namespace+"/") {
-				found[list] = append(found[list], o)
-			}
-		}
-	}
-	s.mu.Unlock()
-	for list, objects := range found {
-		for _, o := range objects {
-			s.change(list, o.(map[string]any), true)
-		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"unique"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -73,6 +74,8 @@ type serviceSpec struct {
 	InternalTrafficPolicy    trafficPolicy `json:"internalTrafficPolicy"`
 	ExternalTrafficPolicy    trafficPolicy `json:"externalTrafficPolicy"`
 	LoadBalancerSourceRanges []string      `json:"loadBalancerSourceRanges"`
+	LoadBalancerClass        string        `json:"loadBalancerClass"`
+	LoadBalancerIP           string        `json:"loadBalancerIP"`
 	HealthCheckNodePort      uint16        `json:"healthCheckNodePort"`
 	PublishNotReadyAddresses bool          `json:"publishNotReadyAddresses"`
 }
@@ -155,6 +158,7 @@ type endpoint struct {
 	hints *hints     // nil: it has none
 	state service.State
 	local bool // on this node
+	node  unique.Handle[string]
 }
 
 // hints are the names of the zones and nodes that should use an endpoint.
@@ -200,7 +204,8 @@ func readSlice(where string, n Name, data jsontext.Value, node string) (*endpoin
 			s.bad = append(s.bad, fmt.Sprintf(text, i, e.Addresses[0], s.AddressType))
 			continue
 		}
-		s.Endpoints = append(s.Endpoints, endpoint{addr, e.Hints, e.state(), e.NodeName != "" && e.NodeName == node})
+		s.Endpoints = append(s.Endpoints, endpoint{addr, e.Hints, e.state(), e.NodeName != "" && e.NodeName == node,
+			unique.Make(e.NodeName)})
 	}
 	return s, nil
 }

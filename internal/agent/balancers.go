@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"mustang/internal/kube"
+	"mustang/internal/service/manifest"
+)
+
+// balancerClass is the spec.loadBalancerClass of Services that get addresses, as those without a class do. One agent at
+// a time assigns addresses: the one that holds a Lease of the name balancerLease.
+const (
+	balancerClass = "mustang"
+	balancerLease = "mustang-lb"
+)
+
+// The shortest time between rounds of addresses, and the interval of full comparisons.
+const (
+	balancePause  = time.Second
+	balanceResync = time.Minute
+)
+
+// Announcer answers for addresses on the networks of a node. *announce.Announcer implements it.
+type Announcer interface {
+	// Apply makes the devices that have an address of the node answer for the owned addresses, and only for them.
+	Apply(node, owned []netip.Addr) error
+}
+
+// balancers have a channel of capacity 1 for each loop that depends on Services and Nodes.
+type balancers struct{ assign, announce chan struct{} }
+
+func (b balancers) wake() {
+	for _, to := range []chan struct{}{b.assign, b.announce} {
+		select {
+		case to <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// announce answers for the addresses that this node owns until the context ends.
+func (a *Agent) announce(ctx context.Context) {
+	loop{
+		changed: a.balancers.announce, every: balanceResync, pause: balancePause, log: a.Log,
+		failed: "addresses of load balancers not announced", again: "addresses of load balancers announced again",
+		round: func(bool) (bool, error) {
+			a.mu.Lock()
+			self, owned := slices.Clone(a.addresses), a.pooled().owned(a.Node, a.nodes.of)
+			a.mu.Unlock()
+			return true, a.Announcer.Apply(self, owned)
+		},
+	}.run(ctx)
+}
+
+// assign assigns addresses whenever this agent leads, until the context ends.
+func (a *Agent) assign(ctx context.Context) {
+	last := ""
+	err := a.Cluster.Lead(ctx, balancerLease, a.Node, func(ctx context.Context) {
+		a.Log.Info("this agent assigns the addresses of load balancers")
+		loop{
+			changed: a.balancers.assign, every: balanceResync, pause: balancePause, log: a.Log,
+			failed: "addresses of load balancers not assigned", again: "addresses of load balancers assigned again",
+			round: func(bool) (bool, error) { return true, a.assignRound(ctx) },
+		}.run(ctx)
+	}, func(err error) {
+		if now := err.Error(); now != last {
+			last = now
+			a.Log.Error("no agent may assign addresses of load balancers", "error", err)
+		}
+	})
+	if err != nil {
+		a.Log.Error("addresses of load balancers not assigned", "error", err)
+	}
+}
+
+func (a *Agent) assignRound(ctx context.Context) (all error) {
+	a.mu.Lock()
+	changes, why := a.pooled().assign()
+	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
+		a.warnings.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed",
+			Created: a.services.record(n).created, Text: strings.Join(why[n], "; "), Everywhere: true})
+	}
+	a.mu.Unlock()
+	for _, c := range changes {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		all = errors.Join(all, a.Cluster.SetIngress(ctx, c.Name.Namespace, c.Name.Name, c.Has, c.addresses))
+	}
+	return all
+}
+
+// pools are the addresses for load balancers, and their users.
+type pools struct {
+	prefixes []netip.Prefix
+	services []manifest.LoadBalancer      // the oldest first
+	holders  map[netip.Addr]manifest.Name // the oldest Service with an address in its status, or with an external IP
+	reserved map[netip.Addr]bool          // addresses of nodes, cluster IPs and the like
+	pods     []netip.Prefix               // ranges of pods that overlap a pool
+	next     map[netip.Prefix]netip.Addr  // all addresses of a pool before this one are taken
+}
+
+// pooled returns the addresses and their users. The caller has the lock.
+func (a *Agent) pooled() *pools {
+	p := &pools{prefixes: a.Pools, services: a.services.cluster.LoadBalancers(), holders: map[netip.Addr]manifest.Name{},
+		reserved: map[netip.Addr]bool{}, next: map[netip.Prefix]netip.Addr{}}
+	reserve := func(all []netip.Addr) {
+		for _, addr := range all {
+			p.reserved[addr] = true
+		}
+	}
+	reserve(a.Cluster.Addresses())
+	reserve(a.services.cluster.ClusterIPs())
+	for _, n := range a.nodes.of {
+		reserve(n.Addresses)
+		reserve(n.External)
+		p.pods = append(p.pods, slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(r netip.Prefix) bool {
+			return !slices.ContainsFunc(a.Pools, r.Overlaps)
+		})...)
+	}
+	for _, s := range p.services {
+		for _, addr := range s.Has {
+			if _, held := p.holders[addr]; !held && s.Active {
+				p.holders[addr] = s.Name
+			}
+		}
+	}
+	for addr, n := range a.services.cluster.ExternalIPs() {
+		if _, held := p.holders[addr]; !held { // any user can set an external IP
+			p.holders[addr] = n
+		}
+	}
+	return p
+}
+
+func (p *pools) contains(addr netip.Addr) bool {
+	return slices.ContainsFunc(p.prefixes, func(r netip.Prefix) bool { return r.Contains(addr) })
+}
+
+func (p *pools) isReserved(addr netip.Addr) bool {
+	return p.reserved[addr] || slices.ContainsFunc(p.pods, func(r netip.Prefix) bool { return r.Contains(addr) })
+}
+
+// manages reports whether a Service's addresses are assigned here: another controller's are outside the pools.
+func (p *pools) manages(s manifest.LoadBalancer) bool {
+	other := func(addr netip.Addr) bool { return !p.contains(addr) }
+	return !slices.ContainsFunc(s.Has, other) && (s.Class == "" || s.Class == balancerClass)
+}
+
+// keeps reports whether an address of a Service's status stays there.
+func (p *pools) keeps(s manifest.LoadBalancer, addr netip.Addr) bool {
+	return p.holders[addr] == s.Name && p.contains(addr) && !p.isReserved(addr)
+}
+
+type assignment struct {
+	manifest.LoadBalancer
+	addresses []netip.Addr // that the status should have
+}
+
+// assign returns the Services whose status has to change, and why others get no address.
+func (p *pools) assign() (changes []assignment, why map[manifest.Name][]string) {
+	why = map[manifest.Name][]string{}
+	for _, s := range p.services {
+		if !p.manages(s) {
+			continue
+		}
+		to := assignment{LoadBalancer: s}
+		if s.Active {
+			for _, is6 := range s.IPv6 {
+				addr, err := p.choose(s, is6)
+				if err != nil && !slices.Contains(why[s.Name], err.Error()) {
+					why[s.Name] = append(why[s.Name], err.Error())
+				}
+				if addr.IsValid() {
+					to.addresses = append(to.addresses, addr)
+					p.holders[addr] = s.Name
+				}
+			}
+		}
+		if !slices.Equal(s.Has, to.addresses) {
+			changes = append(changes, to)
+		}
+	}
+	return changes, why
+}
+
+// choose returns the address of a Service in one family: the one that it wants, that it has, or the lowest free one.
+func (p *pools) choose(s manifest.LoadBalancer, is6 bool) (addr netip.Addr, err error) {
+	for _, has := range s.Has {
+		if has.Is6() == is6 && p.keeps(s, has) {
+			addr = has
+		}
+	}
+	wanted, parseErr := netip.ParseAddr(s.Wants)
+	holder, held := p.holders[wanted]
+	switch {
+	case s.Wants == "" || parseErr == nil && (wanted.Is6() != is6 || wanted == addr):
+	case parseErr != nil:
+		return addr, fmt.Errorf("spec.loadBalancerIP: invalid IP address %q", s.Wants)
+	case !p.contains(wanted):
+		return addr, fmt.Errorf("spec.loadBalancerIP: %v is not in a pool", wanted)
+	case p.isReserved(wanted):
+		return addr, fmt.Errorf("spec.loadBalancerIP: %v is an address of a node, a pod or a cluster IP", wanted)
+	case held && holder != s.Name:
+		return addr, fmt.Errorf("spec.loadBalancerIP: Service %s already has %v", holder, wanted)
+	default:
+		return wanted, nil
+	}
+	if addr.IsValid() {
+		return addr, nil
+	}
+	return p.lowest(is6)
+}
+
+func (p *pools) lowest(is6 bool) (netip.Addr, error) {
+	var full []string
+	for _, r := range p.prefixes {
+		if r.Addr().Is6() != is6 {
+			continue
+		}
+		addr, ok := p.next[r]
+		if !ok {
+			addr = r.Addr()
+		}
+		for ; r.Contains(addr); addr = addr.Next() {
+			if _, held := p.holders[addr]; !held && !p.isReserved(addr) {
+				p.next[r] = addr.Next()
+				return addr, nil
+			}
+		}
+		p.next[r] = addr
+		size := 1 << (r.Addr().BitLen() - r.Bits())
+		full = append(full, fmt.Sprintf("pool %v full: %d of %[2]d addresses", r, size))
+	}
+	if full == nil {
+		return netip.Addr{}, fmt.Errorf("no pool of %s addresses", map[bool]string{false: "IPv4", true: "IPv6"}[is6])
+	}
+	return netip.Addr{}, errors.New(strings.Join(full, "; "))
+}
+
+// owned returns the addresses for which a node answers.
+func (p *pools) owned(node string, of map[string]kube.Node) (all []netip.Addr) {
+	var able []string
+	for name, n := range of {
+		if n.Ready && !n.Leaving && !n.Excluded {
+			able = append(able, name)
+		}
+	}
+	for _, s := range p.services {
+		if !s.Active || !p.manages(s) {
+			continue
+		}
+		for _, addr := range s.Has {
+			if p.keeps(s, addr) && owner(addr, able, s.Nodes) == node {
+				all = append(all, addr)
+			}
+		}
+	}
+	return all
+}
+
+// owner returns the node of all candidates that has the highest score; empty if there is none. Each agent computes the
+// same, and only addresses of a node move when it goes (rendezvous hashing, Thaler and Ravishankar 1998).
+func owner(addr netip.Addr, able []string, serving map[string]bool) (name string) {
+	best := uint64(0)
+	for _, n := range able {
+		if serving != nil && !serving[n] {
+			continue
+		}
+		if v := score(n, addr); name == "" || cmp.Or(cmp.Compare(v, best), cmp.Compare(n, name)) > 0 {
+			name, best = n, v
+		}
+	}
+	return name
+}
+
+// score hashes with FNV-1a, and mixes the bits as MurmurHash3 does: names and addresses differ only in few.
+func score(node string, addr netip.Addr) uint64 {
+	hash := fnv.New64a()
+	_, _ = fmt.Fprint(hash, node, " ", addr)
+	v := hash.Sum64()
+	v = (v ^ v>>33) * 0xff51afd7ed558ccd
+	v = (v ^ v>>33) * 0xc4ceb9fe1a85ec53
+	return v ^ v>>33
+}

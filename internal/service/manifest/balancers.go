@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"mustang/internal/service"
+)
+
+// LoadBalancer is the part of a Service that decides which addresses its load balancer has.
+type LoadBalancer struct {
+	Name    Name
+	Created string       // in RFC 3339
+	Active  bool         // whether the type is LoadBalancer
+	Class   string       // spec.loadBalancerClass
+	IPv6    []bool       // the families that it needs an address of
+	Wants   string       // spec.loadBalancerIP; empty: any
+	Has     []netip.Addr // of its status; not valid: a name
+	// Nodes are those with a ready endpoint if externalTrafficPolicy is Local; nil: any node can serve it.
+	Nodes map[string]bool
+}
+
+// LoadBalancers returns the Services that have an address of a load balancer or need one, the oldest first.
+func (c *Cluster) LoadBalancers() (all []LoadBalancer) {
+	for n, k := range c.services {
+		active := k.Spec.Type == "LoadBalancer"
+		if !active && len(k.Status.LoadBalancer.Ingress) == 0 {
+			continue
+		}
+		b := LoadBalancer{Name: n, Created: k.created, Active: active, Class: k.Spec.LoadBalancerClass,
+			Wants: k.Spec.LoadBalancerIP}
+		for _, f := range k.Spec.IPFamilies {
+			b.IPv6 = append(b.IPv6, f == "IPv6")
+		}
+		for _, in := range k.Status.LoadBalancer.Ingress {
+			addr, _ := netip.ParseAddr(in.IP)
+			b.Has = append(b.Has, addr.Unmap())
+		}
+		if service.Policy(k.Spec.ExternalTrafficPolicy) == service.Local {
+			b.Nodes = map[string]bool{}
+			for _, slice := range c.of[n] {
+				for _, e := range slice.Endpoints {
+					if e.state == service.Active {
+						b.Nodes[e.node.Value()] = true
+					}
+				}
+			}
+		}
+		all = append(all, b)
+	}
+	slices.SortFunc(all, func(a, b LoadBalancer) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name))
+	})
+	return all
+}
+
+// ExternalIPs returns the external IPs of all Services, each with one of the Services that have it.
+func (c *Cluster) ExternalIPs() map[netip.Addr]Name {
+	all := map[netip.Addr]Name{}
+	for addr, names := range c.asked {
+		all[addr] = slices.MinFunc(slices.Collect(maps.Keys(names)), Name.Compare)
+	}
+	return all
+}
