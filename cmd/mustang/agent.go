@@ -98,7 +98,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.IntVar(&o.quota, "namespace-quota", 8,
 		"divisor `N`: the Services of a namespace get at most 1/N of the rows of each map, and so do its NetworkPolicies; "+
 			"1: no quota")
-	flags.Var(cli.List(&o.pools, parsePool, "a prefix like 192.0.2.0/28"), "lb-pool",
+	flags.Var(cli.List(&o.pools, netip.ParsePrefix, "a prefix like 192.0.2.0/28"), "lb-pool",
 		"`prefix` of free addresses on the nodes' segment for Services of type LoadBalancer; repeat for more")
 	flags.StringVar(&o.cniSocket, "cni-socket", server.DefaultSocket,
 		"`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+
@@ -129,28 +129,22 @@ func (o *agentOptions) check([]string) error {
 
 const maxPoolBits = 16 // the addresses of a pool differ in so many bits at most
 
-func parsePool(text string) (netip.Prefix, error) {
-	pool, err := netip.ParsePrefix(text)
-	addr := pool.Addr()
-	switch {
-	case err != nil:
-		return pool, err
-	case pool != pool.Masked():
-		return pool, fmt.Errorf("it has host bits: want %s", pool.Masked())
-	case !addr.IsGlobalUnicast() || addr.Is4In6():
-		return pool, errors.New("not unicast addresses")
-	case addr.BitLen()-pool.Bits() > maxPoolBits:
-		return pool, fmt.Errorf("larger than /%d", addr.BitLen()-maxPoolBits)
-	}
-	return pool, nil
-}
-
 func checkPools(pools []netip.Prefix) error {
 	for i, p := range pools {
-		for _, q := range pools[:i] {
-			if p.Overlaps(q) {
-				return fmt.Errorf("--lb-pool: %s and %s overlap", q, p)
-			}
+		addr, why := p.Addr(), ""
+		switch {
+		case p != p.Masked():
+			why = fmt.Sprintf("it has host bits: want %s", p.Masked())
+		case !addr.IsGlobalUnicast() || addr.Is4In6():
+			why = "not unicast addresses"
+		case addr.BitLen()-p.Bits() > maxPoolBits:
+			why = fmt.Sprintf("larger than /%d", addr.BitLen()-maxPoolBits)
+		}
+		if why != "" {
+			return fmt.Errorf("--lb-pool %q: %s", p, why)
+		}
+		if at := slices.IndexFunc(pools[:i], p.Overlaps); at >= 0 {
+			return fmt.Errorf("--lb-pool: %s and %s overlap", pools[at], p)
 		}
 	}
 	return nil

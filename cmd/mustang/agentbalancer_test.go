@@ -57,11 +57,9 @@ func TestLoadBalancerWithoutCloud(t *testing.T) {
 				fmt.Sprintf(balancerSlice, []string{"IPv4", "IPv6"}[f], n.number, addr))
 		}
 	}
-	// 192.0.2.1 and .2 are addresses of the nodes
-	c.api.Put(t, "/api/v1/services", balancerService("web", `"ipFamilies": ["IPv4", "IPv6"]`))
-	c.gives("web", "192.0.2.0", "2001:db8::")
 	addresses := []string{"192.0.2.0", "2001:db8::"}
-	_ = addresses
+	c.api.Put(t, "/api/v1/services", balancerService("web", `"ipFamilies": ["IPv4", "IPv6"]`))
+	c.gives("web", addresses...)
 	macs := map[string]*agentNode{}
 	for _, n := range c.nodes {
 		macs[testkit.Must(rtnl.In(n.ns).Device("eth0"))(t).MAC.String()] = n
@@ -88,6 +86,14 @@ func TestLoadBalancerWithoutCloud(t *testing.T) {
 		c.reached(client, addr)
 		owner.ready("True")
 	}
+	leader := c.nodes[0]
+	lease := c.api.Object("/apis/coordination.k8s.io/v1/leases", "kube-system", "mustang-lb")
+	if strings.Contains(lease, `"holderIdentity":"node2"`) {
+		leader = c.nodes[1]
+	}
+	leader.kill()
+	c.api.Put(t, "/api/v1/services", balancerService("late", `"ipFamilies": ["IPv4"]`))
+	c.gives("late", "192.0.2.3") // 192.0.2.1 and 192.0.2.2 are the nodes'
 }
 
 // gives waits until the load balancer of a Service has addresses.

@@ -116,7 +116,7 @@ func TestDocumentedValues(t *testing.T) {
 	leaves := map[string]any{}
 	for name, value := range values {
 		group, ok := value.(map[string]any)
-		if !ok || !slices.Contains([]string{"image", "apiServer", "agent", "cni"}, name) {
+		if !ok || !slices.Contains([]string{"image", "apiServer", "agent", "cni", "loadBalancer"}, name) {
 			leaves[name] = value
 		}
 		for key, value := range group {
