@@ -66,19 +66,19 @@ func (a *Agent) announce(ctx context.Context) {
 // assign assigns addresses whenever this agent leads, until the context ends.
 func (a *Agent) assign(ctx context.Context) {
 	last := ""
-	err := a.Cluster.Lead(ctx, balancerLease, a.Node, func(ctx context.Context) {
+	err := a.Cluster.Lead(ctx, kube.Election{Lease: balancerLease, Identity: a.Node, Work: func(ctx context.Context) {
 		a.Log.Info("this agent assigns the addresses of load balancers")
 		loop{
 			changed: a.balancers.assign, every: balanceResync, pause: balancePause, log: a.Log,
 			failed: "addresses of load balancers not assigned", again: "addresses of load balancers assigned again",
 			round: func(bool) (bool, error) { return true, a.assignRound(ctx) },
 		}.run(ctx)
-	}, func(err error) {
+	}, Failing: func(err error) {
 		if now := err.Error(); now != last {
 			last = now
 			a.Log.Error("no agent may assign addresses of load balancers", "error", err)
 		}
-	})
+	}})
 	if err != nil {
 		a.Log.Error("addresses of load balancers not assigned", "error", err)
 	}
@@ -96,7 +96,7 @@ func (a *Agent) assignRound(ctx context.Context) (all error) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		all = errors.Join(all, a.Cluster.SetIngress(ctx, c.Name.Namespace, c.Name.Name, c.Has, c.addresses))
+		all = errors.Join(all, a.Cluster.SetIngress(ctx, c))
 	}
 	return all
 }
@@ -163,19 +163,14 @@ func (p *pools) keeps(s manifest.LoadBalancer, addr netip.Addr) bool {
 	return p.holders[addr] == s.Name && p.contains(addr) && !p.isReserved(addr)
 }
 
-type assignment struct {
-	manifest.LoadBalancer
-	addresses []netip.Addr // that the status should have
-}
-
 // assign returns the Services whose status has to change, and why others get no address.
-func (p *pools) assign() (changes []assignment, why map[manifest.Name][]string) {
+func (p *pools) assign() (changes []kube.Ingress, why map[manifest.Name][]string) {
 	why = map[manifest.Name][]string{}
 	for _, s := range p.services {
 		if !p.manages(s) {
 			continue
 		}
-		to := assignment{LoadBalancer: s}
+		to := kube.Ingress{Namespace: s.Name.Namespace, Name: s.Name.Name, Had: s.Has}
 		if s.Active {
 			for _, is6 := range s.IPv6 {
 				addr, err := p.choose(s, is6)
@@ -183,12 +178,12 @@ func (p *pools) assign() (changes []assignment, why map[manifest.Name][]string) 
 					why[s.Name] = append(why[s.Name], err.Error())
 				}
 				if addr.IsValid() {
-					to.addresses = append(to.addresses, addr)
+					to.Want = append(to.Want, addr)
 					p.holders[addr] = s.Name
 				}
 			}
 		}
-		if !slices.Equal(s.Has, to.addresses) {
+		if !slices.Equal(s.Has, to.Want) {
 			changes = append(changes, to)
 		}
 	}

@@ -30,8 +30,8 @@ func (a *announced) Apply(node, owned []netip.Addr) error {
 	return nil
 }
 
-// balanced waits until Services have addresses in their status, by name, and the node answers for all of them.
-func balanced(t *testing.T, s *kubetest.Server, a *announced, answers string, want map[string]string) {
+// wants waits until Services have addresses in their status, by name, and the node answers at and for others.
+func (a *announced) wants(t *testing.T, s *kubetest.Server, answers string, want map[string]string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		for name, ips := range want {
@@ -87,10 +87,10 @@ func TestAddressesOfPools(t *testing.T) {
 	start(t, s, newTable(), pool)
 	want := map[string]string{"classed": "", "kept": "192.0.2.6", "dual": "2001:db8:: 192.0.2.0", "wants": "192.0.2.7",
 		"taken": "", "outside": "", "node": ""}
-	balanced(t, s, a, "[192.0.2.1] [192.0.2.0 192.0.2.6 192.0.2.7 2001:db8::]", want)
+	a.wants(t, s, "[192.0.2.1] [192.0.2.0 192.0.2.6 192.0.2.7 2001:db8::]", want)
 	put("last", "20", balancing, "")
 	want["last"] = "192.0.2.5"
-	balanced(t, s, a, "[192.0.2.1] [192.0.2.0 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::]", want)
+	a.wants(t, s, "[192.0.2.1] [192.0.2.0 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::]", want)
 	put("late", "21", balancing, "")
 	put("later", "22", balancing, "")
 	wantsEvents(t, s, map[string]int{
@@ -101,11 +101,11 @@ func TestAddressesOfPools(t *testing.T) {
 	})
 	put("kept", "05", `"type": "ClusterIP"`, `{"ip": "192.0.2.6", "ipMode": "VIP"}`)
 	want["kept"], want["taken"], want["late"] = "", "192.0.2.6", ""
-	balanced(t, s, a, "[192.0.2.1] [192.0.2.0 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::]", want)
+	a.wants(t, s, "[192.0.2.1] [192.0.2.0 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::]", want)
 	s.Delete(services, "shop", "dual")
 	want["late"] = "192.0.2.0"
 	delete(want, "dual")
-	balanced(t, s, a, "[192.0.2.1] [192.0.2.0 192.0.2.5 192.0.2.6 192.0.2.7]", want)
+	a.wants(t, s, "[192.0.2.1] [192.0.2.0 192.0.2.5 192.0.2.6 192.0.2.7]", want)
 	if have := s.Object(services, "shop", "foreign"); !strings.Contains(have, `"ingress":[{"ip":"198.51.100.1"}]`) {
 		t.Errorf("the Service of another controller is %s", have)
 	}

@@ -30,27 +30,32 @@ const leaseFor = 15 * time.Second
 // namespaceFile has the namespace of the pod that this process is in.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// Lead calls work while this client holds a Lease of the pod's namespace, or of kube-system, until the context ends. At
-// most one of several clients holds it. It calls failing with errors.
-func (c *Client) Lead(ctx context.Context, name, identity string, work func(context.Context),
-	failing func(error)) error {
+// Election is a Lease of the pod's namespace, or of kube-system. At most one of several clients holds it.
+type Election struct {
+	Lease, Identity string                // the names of the Lease and of this client
+	Work            func(context.Context) // called when the client holds the Lease, until it no longer does
+	Failing         func(error)           // called with the errors of requests
+}
+
+// Lead takes part in an election until the context ends.
+func (c *Client) Lead(ctx context.Context, e Election) error {
 	config := rest.CopyConfig(c.config)
 	config.ContentType = runtime.ContentTypeJSON
 	client, err := coordination.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("lease %s: %w", name, err)
+		return fmt.Errorf("lease %s: %w", e.Lease, err)
 	}
 	namespace, _ := os.ReadFile(namespaceFile)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &patientLock{&resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: cmp.Or(strings.TrimSpace(string(namespace)), "kube-system"), Name: name},
-			Client:    client, LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		}, c.leaseFor / 8, failing},
-		LeaseDuration: c.leaseFor, RenewDeadline: c.leaseFor * 2 / 3, RetryPeriod: c.leaseFor / 8, Name: name,
-		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: work, OnStoppedLeading: func() {}},
+			LeaseMeta: metav1.ObjectMeta{Namespace: cmp.Or(strings.TrimSpace(string(namespace)), "kube-system"), Name: e.Lease},
+			Client:    client, LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
+		}, c.leaseFor / 8, e.Failing},
+		LeaseDuration: c.leaseFor, RenewDeadline: c.leaseFor * 2 / 3, RetryPeriod: c.leaseFor / 8, Name: e.Lease,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: e.Work, OnStoppedLeading: func() {}},
 	})
 	if err != nil {
-		return fmt.Errorf("lease %s: %w", name, err)
+		return fmt.Errorf("lease %s: %w", e.Lease, err)
 	}
 	for ctx.Err() == nil {
 		elector.Run(ctx)
@@ -80,27 +85,33 @@ func (l *patientLock) Get(ctx context.Context) (*resourcelock.LeaderElectionReco
 	}
 }
 
-// SetIngress replaces the addresses of a Service's load balancer. It does nothing if these differ from had, as another
-// controller has changed them.
-func (c *Client) SetIngress(ctx context.Context, namespace, name string, had, want []netip.Addr) error {
+// Ingress are the addresses of a Service's load balancer, as they were read and as they should be.
+type Ingress struct {
+	Namespace, Name string
+	Had, Want       []netip.Addr
+}
+
+// SetIngress replaces the addresses of a Service's load balancer. It does nothing if another controller has changed
+// them meanwhile.
+func (c *Client) SetIngress(ctx context.Context, s Ingress) error {
 	var o corev1.Service
-	err := c.typed.Get().AbsPath("/api/v1/namespaces", namespace, "services", name).Do(ctx).Into(&o)
+	err := c.typed.Get().AbsPath("/api/v1/namespaces", s.Namespace, "services", s.Name).Do(ctx).Into(&o)
 	is := func(in corev1.LoadBalancerIngress, addr netip.Addr) bool { return in.IP == addr.String() }
-	if err == nil && slices.EqualFunc(o.Status.LoadBalancer.Ingress, had, is) {
+	if err == nil && slices.EqualFunc(o.Status.LoadBalancer.Ingress, s.Had, is) {
 		mode, ingress := corev1.LoadBalancerIPModeVIP, []corev1.LoadBalancerIngress{}
-		for _, addr := range want {
+		for _, addr := range s.Want {
 			ingress = append(ingress, corev1.LoadBalancerIngress{IP: addr.String(), IPMode: &mode})
 		}
 		var patch []byte
 		patch, err = json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.ResourceVersion},
 			"status": map[string]any{"loadBalancer": map[string]any{"ingress": ingress}}})
 		if err == nil {
-			_, err = c.dynamic.Resource(Services.resource()).Namespace(namespace).Patch(ctx, name, types.MergePatchType, patch,
-				metav1.PatchOptions{}, "status")
+			_, err = c.dynamic.Resource(Services.resource()).Namespace(s.Namespace).Patch(ctx, s.Name, types.MergePatchType,
+				patch, metav1.PatchOptions{}, "status")
 		}
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // of both, an event follows
-		return fmt.Errorf("set status.loadBalancer of Service %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("set status.loadBalancer of Service %s/%s: %w", s.Namespace, s.Name, err)
 	}
 	return nil
 }

@@ -30,11 +30,11 @@ func TestOneClientLeads(t *testing.T) {
 		done := make(chan error, 1)
 		stops[i] = func() { stop(); testkit.Succeed(t, <-done) }
 		go func() {
-			done <- c.Lead(ctx, "lease", fmt.Sprint("client", i), func(ctx context.Context) {
+			done <- c.Lead(ctx, Election{Lease: "lease", Identity: fmt.Sprint("client", i), Work: func(ctx context.Context) {
 				leads[i].Store(true)
 				<-ctx.Done()
 				leads[i].Store(false)
-			}, func(error) {})
+			}, Failing: func(error) {}})
 		}()
 	}
 	leader := -1
@@ -59,7 +59,8 @@ func TestOneClientLeads(t *testing.T) {
 	stops[leader]()
 	wants("the other leads", leads[1-leader].Load)
 	lease := s.Object("/apis/coordination.k8s.io/v1/leases", "kube-system", "lease")
-	testkit.Check(t, strings.Contains(lease, fmt.Sprintf(`"holderIdentity":"client%d"`, 1-leader)), "the Lease is %s", lease)
+	holder := fmt.Sprintf(`"holderIdentity":"client%d"`, 1-leader)
+	testkit.Check(t, strings.Contains(lease, holder), "the Lease is %s", lease)
 	s.Stop()
 	wants("nobody leads without an API server", func() bool { return !leads[1-leader].Load() })
 	stops[1-leader]()
@@ -81,11 +82,12 @@ func TestSetIngressLeavesOthers(t *testing.T) {
 		{addr[:1], addr, `"ingress":[{"ip":"192.0.2.1","ipMode":"VIP"},{"ip":"2001:db8::1","ipMode":"VIP"}]`},
 		{addr, nil, `"ingress":[]`},
 	} {
-		testkit.Succeed(t, c.SetIngress(t.Context(), "shop", "web", set.had, set.want))
+		testkit.Succeed(t, c.SetIngress(t.Context(), Ingress{"shop", "web", set.had, set.want}))
 		have := s.Object(services, "shop", "web")
 		testkit.Check(t, strings.Contains(have, set.have), "%v, %v: %s", set.had, set.want, have)
 	}
-	testkit.Succeed(t, c.SetIngress(t.Context(), "shop", "gone", nil, addr))
+	testkit.Succeed(t, c.SetIngress(t.Context(), Ingress{"shop", "gone", nil, addr}))
 	s.Stop()
-	testkit.Fails(t, c.SetIngress(t.Context(), "shop", "web", nil, addr), "set status.loadBalancer of Service shop/web")
+	testkit.Fails(t, c.SetIngress(t.Context(), Ingress{"shop", "web", nil, addr}),
+		"set status.loadBalancer of Service shop/web")
 }
