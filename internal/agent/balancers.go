@@ -66,7 +66,7 @@ func (a *Agent) announce(ctx context.Context) {
 // assign assigns addresses whenever this agent leads, until the context ends.
 func (a *Agent) assign(ctx context.Context) {
 	last := ""
-	err := a.Cluster.Lead(ctx, kube.Election{Lease: balancerLease, Identity: a.Node, Work: func(ctx context.Context) {
+	a.Cluster.Lead(ctx, kube.Election{Lease: balancerLease, Identity: a.Node, Work: func(ctx context.Context) {
 		a.Log.Info("this agent assigns the addresses of load balancers")
 		loop{
 			changed: a.balancers.assign, every: balanceResync, pause: balancePause, log: a.Log,
@@ -79,9 +79,6 @@ func (a *Agent) assign(ctx context.Context) {
 			a.Log.Error("no agent may assign addresses of load balancers", "error", err)
 		}
 	}})
-	if err != nil {
-		a.Log.Error("addresses of load balancers not assigned", "error", err)
-	}
 }
 
 func (a *Agent) assignRound(ctx context.Context) (all error) {

@@ -11,20 +11,20 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
 )
 
-// leaseFor is how long a client that ended holds a Lease, as with the controllers of Kubernetes.
+// leaseFor is how long a client that ended holds a Lease, as with the controllers of Kubernetes. A client renews its
+// Lease eight times in this time, and works for two thirds of it after the last renewal.
 const leaseFor = 15 * time.Second
 
 // namespaceFile has the namespace of the pod that this process is in.
@@ -37,52 +37,90 @@ type Election struct {
 	Failing         func(error)           // called with the errors of requests
 }
 
-// Lead takes part in an election until the context ends.
-func (c *Client) Lead(ctx context.Context, e Election) error {
-	config := rest.CopyConfig(c.config)
-	config.ContentType = runtime.ContentTypeJSON
-	client, err := coordination.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("lease %s: %w", e.Lease, err)
-	}
+// Lead takes part in an election until the context ends. It obeys the rules of client-go's package leaderelection, which
+// would make the program a third larger, as it imports all clients.
+func (c *Client) Lead(ctx context.Context, e Election) {
 	namespace, _ := os.ReadFile(namespaceFile)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &patientLock{&resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: cmp.Or(strings.TrimSpace(string(namespace)), "kube-system"), Name: e.Lease},
-			Client:    client, LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
-		}, c.leaseFor / 8, e.Failing},
-		LeaseDuration: c.leaseFor, RenewDeadline: c.leaseFor * 2 / 3, RetryPeriod: c.leaseFor / 8, Name: e.Lease,
-		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: e.Work, OnStoppedLeading: func() {}},
-	})
-	if err != nil {
-		return fmt.Errorf("lease %s: %w", e.Lease, err)
-	}
+	l := lease{Client: c, Election: e, namespace: cmp.Or(strings.TrimSpace(string(namespace)), "kube-system")}
+	every := time.NewTicker(c.leaseFor / 8)
+	defer every.Stop()
+	var working context.Context
+	var works sync.WaitGroup
+	defer works.Wait()
+	expiry, stop := time.NewTimer(0), func() {}
+	defer func() { stop() }()
 	for ctx.Err() == nil {
-		elector.Run(ctx)
-	}
-	return nil
-}
-
-// patientLock reads the Lease until the API server answers. The library would log each attempt of each node.
-type patientLock struct {
-	*resourcelock.LeaseLock
-	every   time.Duration
-	failing func(error)
-}
-
-// Get returns the Lease, or an error if it does not exist or the context has ended.
-func (l *patientLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	for {
-		record, raw, err := l.LeaseLock.Get(ctx)
-		if err == nil || apierrors.IsNotFound(err) || ctx.Err() != nil {
-			return record, raw, err
+		until := time.Now().Add(c.leaseFor * 2 / 3)
+		bounded, cancel := context.WithDeadline(ctx, until)
+		held, err := l.hold(bounded)
+		cancel()
+		switch {
+		case err != nil && ctx.Err() == nil:
+			e.Failing(fmt.Errorf("lease %s: %w", e.Lease, err))
+		case held && (working == nil || working.Err() != nil):
+			works.Wait()
+			working, stop = context.WithCancel(ctx)
+			works.Go(func() { e.Work(working) })
+			expiry = time.AfterFunc(time.Until(until), stop)
+		case held:
+			expiry.Reset(time.Until(until))
+		case err == nil:
+			stop()
 		}
-		l.failing(fmt.Errorf("lease %s: %w", l.Describe(), err))
 		select {
+		case <-every.C:
 		case <-ctx.Done():
-		case <-time.After(l.every):
 		}
 	}
+	expiry.Stop()
+}
+
+// lease is a Lease as this client has read it last.
+type lease struct {
+	*Client
+	Election
+	namespace string
+	version   string    // resourceVersion
+	changed   time.Time // when this client noticed the version: the clocks of machines differ
+}
+
+// hold takes or renews the Lease, unless another client has renewed it within its duration.
+func (l *lease) hold(ctx context.Context) (bool, error) {
+	list := "/apis/coordination.k8s.io/v1/namespaces/" + l.namespace + "/leases"
+	var o coordinationv1.Lease
+	data, err := l.rest.Get().AbsPath(list, l.Lease).Do(ctx).Raw()
+	missing := apierrors.IsNotFound(err)
+	if err == nil {
+		err = json.Unmarshal(data, &o)
+	}
+	if err != nil && !missing {
+		return false, err
+	}
+	if now := time.Now(); o.ResourceVersion != l.version {
+		l.version, l.changed = o.ResourceVersion, now
+	}
+	s := &o.Spec
+	holder, seconds := ptr.Deref(s.HolderIdentity, ""), ptr.Deref(s.LeaseDurationSeconds, 0)
+	now := metav1.NowMicro()
+	if holder != l.Identity {
+		if holder != "" && time.Since(l.changed) < time.Duration(seconds)*time.Second {
+			return false, nil
+		}
+		s.LeaseTransitions, s.AcquireTime = ptr.To(ptr.Deref(s.LeaseTransitions, 0)+1), &now
+	}
+	s.HolderIdentity, s.LeaseDurationSeconds, s.RenewTime = &l.Identity, ptr.To(int32(l.leaseFor.Seconds())), &now
+	o.TypeMeta = metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"}
+	to := l.rest.Put().AbsPath(list, l.Lease)
+	if o.Namespace, o.Name = l.namespace, l.Lease; missing {
+		to = l.rest.Post().AbsPath(list)
+	}
+	if data, err = json.Marshal(o); err == nil {
+		err = to.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(data).Do(ctx).Error()
+	}
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return false, nil // another client was faster
+	}
+	return err == nil, err
 }
 
 // Ingress are the addresses of a Service's load balancer, as they were read and as they should be.

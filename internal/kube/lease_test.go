@@ -27,14 +27,15 @@ func TestOneClientLeads(t *testing.T) {
 		testkit.Check(t, c.leaseFor == leaseFor, "a Lease is held for %s", c.leaseFor)
 		c.leaseFor = 8 * time.Second
 		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		stops[i] = func() { stop(); testkit.Succeed(t, <-done) }
+		done := make(chan struct{})
+		stops[i] = func() { stop(); <-done }
 		go func() {
-			done <- c.Lead(ctx, Election{Lease: "lease", Identity: fmt.Sprint("client", i), Work: func(ctx context.Context) {
+			c.Lead(ctx, Election{Lease: "lease", Identity: fmt.Sprint("client", i), Work: func(ctx context.Context) {
 				leads[i].Store(true)
 				<-ctx.Done()
 				leads[i].Store(false)
 			}, Failing: func(error) {}})
+			close(done)
 		}()
 	}
 	leader := -1
