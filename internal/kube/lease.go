@@ -37,8 +37,8 @@ type Election struct {
 	Failing         func(error)           // called with the errors of requests
 }
 
-// Lead takes part in an election until the context ends. It obeys the rules of client-go's package leaderelection, which
-// would make the program a third larger, as it imports all clients.
+// Lead takes part in an election until the context ends. It obeys the rules of client-go's package leaderelection,
+// which would make the program a third larger, as it imports all clients.
 func (c *Client) Lead(ctx context.Context, e Election) {
 	namespace, _ := os.ReadFile(namespaceFile)
 	l := lease{Client: c, Election: e, namespace: cmp.Or(strings.TrimSpace(string(namespace)), "kube-system")}
