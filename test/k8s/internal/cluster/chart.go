@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"time"
 )
 
 // clusterInfo is the ConfigMap that kubeadm makes. The chart reads the address of the API server from it.
@@ -27,12 +28,31 @@ func (c *Cluster) installChart() error {
 	return c.helm("install", c.Chart)
 }
 
+// balanced returns the addresses of the Services of type LoadBalancer of the smoke test, once each has one of each
+// family; none where the chart has not installed Mustang.
+func (s *smoke) balanced() (all []string, err error) {
+	if len(s.nodes) < 2 {
+		return nil, nil
+	}
+	const services = 2
+	err = s.await(time.Minute, func() error {
+		out, err := s.kubectl(nil, "-n", "smoke", "get", "service", "-o",
+			"jsonpath={.items[*].status.loadBalancer.ingress[*].ip}")
+		if all = strings.Fields(out); err == nil && len(all) != services*len(s.each("", "")) {
+			err = fmt.Errorf("the load balancers have the addresses %q", all)
+		}
+		return err
+	})
+	return all, err
+}
+
 // helm runs a verb of Helm on the release, with the flags of the set-up and other values.
 func (c *Cluster) helm(verb, chart string, values ...string) error {
 	args := []string{c.Helm, verb, "mustang", "-n", "kube-system"}
 	if chart != "" {
 		args = append(args, chart)
-		for _, v := range append(values, "agent.link="+c.Link, "agent.routing="+c.routing()) {
+		for _, v := range append(values, "agent.link="+c.Link, "agent.routing="+c.routing(),
+			"loadBalancer.pools={"+c.list("10.197.0.240/28", "fd00:197::240/124")+"}") {
 			args = append(args, "--set", v)
 		}
 	}

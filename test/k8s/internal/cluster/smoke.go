@@ -89,13 +89,23 @@ func (s *smoke) plan() error {
 	if err != nil {
 		return err
 	}
+	balanced, err := s.balanced()
+	if err != nil {
+		return err
+	}
 	add := func(what, to, want string, from ...string) {
 		for _, f := range from {
 			s.tries = append(s.tries, try{what, f, to, want})
 		}
 	}
+	for _, ip := range balanced {
+		add("load balancer", net.JoinHostPort(ip, "80"), "web-", "outside")
+	}
 	for _, n := range s.nodes {
 		web, client, host := "web-"+n.name, "client-"+n.name, "host-"+n.name
+		for _, ip := range balanced {
+			add("load balancer", net.JoinHostPort(ip, "80"), "web-", client, host, n.name)
+		}
 		for _, ip := range s.pods[web] {
 			for _, m := range s.nodes {
 				add("pod", net.JoinHostPort(ip, "8080"), web, "client-"+m.name, m.name, "host-"+m.name)
