@@ -187,6 +187,7 @@ const (
 type loop struct {
 	changed, disturbed <-chan struct{}
 	every, pause       time.Duration // between rounds that compare all, and between any
+	patient            bool          // after an error changes wait, too
 	// round writes what has changed, or compares all, and reports whether it has compared all.
 	round func(all bool) (bool, error)
 	log   *slog.Logger
@@ -221,11 +222,15 @@ func (l loop) run(ctx context.Context) {
 		case <-time.After(l.pause):
 		}
 		all = false
+		changed := l.changed
+		if due && l.patient {
+			changed = nil
+		}
 		select {
 		case <-ctx.Done():
 		case <-next.C:
 			all, due = true, false
-		case <-l.changed:
+		case <-changed:
 		case <-l.disturbed:
 		}
 	}

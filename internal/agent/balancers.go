@@ -31,10 +31,17 @@ const (
 	balanceResync = time.Minute
 )
 
+const (
+	competitors = 3  // nodes that compete for the Lease
+	maxUnset    = 10 // errors that end a round
+)
+
 // Announcer answers for addresses on the networks of a node. *announce.Announcer implements it.
 type Announcer interface {
-	// Apply makes the devices that have an address of the node answer for the owned addresses, and only for them.
-	Apply(node, owned []netip.Addr) error
+	// Apply makes the devices that have an address of the node answer for the owned addresses, and only for them, except
+	// for those with conflicts.
+	Apply(node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error)
+	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
 // balancers have a channel of capacity 1 for each loop that depends on Services and Nodes.
@@ -51,14 +58,28 @@ func (b balancers) wake() {
 
 // announce answers for the addresses that this node owns until the context ends.
 func (a *Agent) announce(ctx context.Context) {
+	disturbed, err := a.Announcer.Watch(ctx)
+	if err != nil {
+		a.Log.Warn("devices of load-balancer addresses are compared once a minute alone", "error", err)
+	}
 	loop{
-		changed: a.balancers.announce, every: balanceResync, pause: balancePause, log: a.Log,
+		changed: a.balancers.announce, disturbed: disturbed, every: balanceResync, pause: balancePause, log: a.Log,
 		failed: "addresses of load balancers not announced", again: "addresses of load balancers announced again",
 		round: func(bool) (bool, error) {
 			a.mu.Lock()
-			self, owned := slices.Clone(a.addresses), a.pooled().owned(a.Node, a.nodes.of)
+			self, p := slices.Clone(a.addresses), a.pooled(nil)
 			a.mu.Unlock()
-			return true, a.Announcer.Apply(self, owned)
+			conflicts, err := a.Announcer.Apply(self, p.owned(a.Node))
+			why := map[manifest.Name][]string{}
+			for _, addr := range slices.SortedFunc(maps.Keys(conflicts), netip.Addr.Compare) {
+				text := fmt.Sprintf("load-balancer address %v: %s", addr, conflicts[addr])
+				why[p.holders[addr]] = append(why[p.holders[addr]], text)
+				err = cmp.Or(err, errors.New(text)) // an event has each
+			}
+			a.mu.Lock()
+			a.warnings.notServed(why, false, a.services)
+			a.mu.Unlock()
+			return true, err
 		},
 	}.run(ctx)
 }
@@ -66,52 +87,81 @@ func (a *Agent) announce(ctx context.Context) {
 // assign assigns addresses whenever this agent leads, until the context ends.
 func (a *Agent) assign(ctx context.Context) {
 	last := ""
-	a.Cluster.Lead(ctx, kube.Election{Lease: balancerLease, Identity: a.Node, Work: func(ctx context.Context) {
+	work := func(ctx context.Context) {
 		a.Log.Info("this agent assigns the addresses of load balancers")
+		given := map[manifest.Name]kube.Ingress{}
 		loop{
-			changed: a.balancers.assign, every: balanceResync, pause: balancePause, log: a.Log,
+			changed: a.balancers.assign, patient: true, every: balanceResync, pause: balancePause, log: a.Log,
 			failed: "addresses of load balancers not assigned", again: "addresses of load balancers assigned again",
-			round: func(bool) (bool, error) { return true, a.assignRound(ctx) },
+			round: func(all bool) (bool, error) {
+				if all {
+					clear(given)
+				}
+				return true, a.assignRound(ctx, given)
+			},
 		}.run(ctx)
-	}, Failing: func(err error) {
-		if now := err.Error(); now != last {
-			last = now
-			a.Log.Error("no agent may assign addresses of load balancers", "error", err)
-		}
-	}})
+	}
+	a.Cluster.Lead(ctx, kube.Election{Lease: balancerLease, Identity: a.Node, Competes: a.competes, Work: work,
+		Failing: func(err error) {
+			if now := err.Error(); now != last {
+				last = now
+				a.Log.Error("no agent may assign addresses of load balancers", "error", err)
+			}
+		}})
 }
 
-func (a *Agent) assignRound(ctx context.Context) (all error) {
+// competes reports whether this node is one of those with the highest scores among the nodes that may own addresses.
+func (a *Agent) competes() bool {
 	a.mu.Lock()
-	changes, why := a.pooled().assign()
-	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
-		a.warnings.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed",
-			Created: a.services.record(n).created, Text: strings.Join(why[n], "; "), Everywhere: true})
-	}
-	a.mu.Unlock()
-	for _, c := range changes {
-		if ctx.Err() != nil {
-			return ctx.Err()
+	defer a.mu.Unlock()
+	all, better := able(a.nodes.of), 0
+	for _, n := range all {
+		if score(n, balancerLease) > score(a.Node, balancerLease) {
+			better++
 		}
-		all = errors.Join(all, a.Cluster.SetIngress(ctx, c))
 	}
-	return all
+	return better < competitors && slices.Contains(all, a.Node)
+}
+
+// assignRound sets the addresses of Services. given are those that it has set and may not have read yet.
+func (a *Agent) assignRound(ctx context.Context, given map[manifest.Name]kube.Ingress) (first error) {
+	a.mu.Lock()
+	changes, why := a.pooled(given).assign()
+	a.warnings.notServed(why, true, a.services)
+	a.mu.Unlock()
+	failed := 0
+	for _, c := range changes {
+		if ctx.Err() != nil || failed == maxUnset {
+			break
+		}
+		set, err := a.Cluster.SetIngress(ctx, c)
+		if set {
+			given[manifest.Name{Namespace: c.Namespace, Name: c.Name}] = c
+		}
+		if err != nil {
+			failed++
+			first = cmp.Or(first, err)
+		}
+	}
+	return first
 }
 
 // pools are the addresses for load balancers, and their users.
 type pools struct {
 	prefixes []netip.Prefix
 	services []manifest.LoadBalancer      // the oldest first
-	holders  map[netip.Addr]manifest.Name // the oldest Service with an address in its status, or with an external IP
+	able     []string                     // the nodes that may own addresses
+	holders  map[netip.Addr]manifest.Name // the oldest Service with an address in its status
 	reserved map[netip.Addr]bool          // addresses of nodes, cluster IPs and the like
 	pods     []netip.Prefix               // ranges of pods that overlap a pool
 	next     map[netip.Prefix]netip.Addr  // all addresses of a pool before this one are taken
 }
 
-// pooled returns the addresses and their users. The caller has the lock.
-func (a *Agent) pooled() *pools {
-	p := &pools{prefixes: a.Pools, services: a.services.cluster.LoadBalancers(), holders: map[netip.Addr]manifest.Name{},
-		reserved: map[netip.Addr]bool{}, next: map[netip.Prefix]netip.Addr{}}
+// pooled returns the addresses and their users. Services that are as before they were given addresses have these, and
+// the others no longer count as given. The caller has the lock.
+func (a *Agent) pooled(given map[manifest.Name]kube.Ingress) *pools {
+	p := &pools{prefixes: a.Pools, services: a.services.cluster.LoadBalancers(), able: able(a.nodes.of),
+		holders: map[netip.Addr]manifest.Name{}, reserved: map[netip.Addr]bool{}, next: map[netip.Prefix]netip.Addr{}}
 	reserve := func(all []netip.Addr) {
 		for _, addr := range all {
 			p.reserved[addr] = true
@@ -126,16 +176,17 @@ func (a *Agent) pooled() *pools {
 			return !slices.ContainsFunc(a.Pools, r.Overlaps)
 		})...)
 	}
-	for _, s := range p.services {
+	for i := range p.services {
+		s := &p.services[i]
+		if g, ok := given[s.Name]; ok && slices.Equal(s.Has, g.Had) {
+			s.Has = g.Want
+		} else {
+			delete(given, s.Name)
+		}
 		for _, addr := range s.Has {
 			if _, held := p.holders[addr]; !held && s.Active {
 				p.holders[addr] = s.Name
 			}
-		}
-	}
-	for addr, n := range a.services.cluster.ExternalIPs() {
-		if _, held := p.holders[addr]; !held { // any user can set an external IP
-			p.holders[addr] = n
 		}
 	}
 	return p
@@ -145,19 +196,34 @@ func (p *pools) contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(p.prefixes, func(r netip.Prefix) bool { return r.Contains(addr) })
 }
 
-func (p *pools) isReserved(addr netip.Addr) bool {
-	return p.reserved[addr] || slices.ContainsFunc(p.pods, func(r netip.Prefix) bool { return r.Contains(addr) })
+// reservedFor returns why an address of a pool cannot be assigned; empty if it can. Routers have the first address of
+// an IPv6 subnet (RFC 4291, section 2.6.1). Subnets of IPv4 usually begin and end at these bytes.
+func (p *pools) reservedFor(addr netip.Addr) string {
+	first := func(r netip.Prefix) bool { return addr == r.Addr() && addr.Is6() && !r.IsSingleIP() }
+	last := addr.As16()[15]
+	switch {
+	case addr.Is4() && (last == 0 || last == 255), slices.ContainsFunc(p.prefixes, first):
+		return "the first or last address of a subnet"
+	case p.reserved[addr], slices.ContainsFunc(p.pods, func(r netip.Prefix) bool { return r.Contains(addr) }):
+		return "an address of a node, a pod or a cluster IP"
+	}
+	return ""
+}
+
+// ours reports whether a Service gets addresses here, but for those that another controller has set.
+func ours(s manifest.LoadBalancer) bool {
+	return !s.Left && (s.Class == "" || s.Class == balancerClass)
 }
 
 // manages reports whether a Service's addresses are assigned here: another controller's are outside the pools.
 func (p *pools) manages(s manifest.LoadBalancer) bool {
 	other := func(addr netip.Addr) bool { return !p.contains(addr) }
-	return !slices.ContainsFunc(s.Has, other) && (s.Class == "" || s.Class == balancerClass)
+	return !slices.ContainsFunc(s.Has, other) && ours(s)
 }
 
 // keeps reports whether an address of a Service's status stays there.
 func (p *pools) keeps(s manifest.LoadBalancer, addr netip.Addr) bool {
-	return p.holders[addr] == s.Name && p.contains(addr) && !p.isReserved(addr)
+	return p.holders[addr] == s.Name && p.contains(addr) && p.reservedFor(addr) == ""
 }
 
 // assign returns the Services whose status has to change, and why others get no address.
@@ -202,8 +268,8 @@ func (p *pools) choose(s manifest.LoadBalancer, is6 bool) (addr netip.Addr, err 
 		return addr, fmt.Errorf("spec.loadBalancerIP: invalid IP address %q", s.Wants)
 	case !p.contains(wanted):
 		return addr, fmt.Errorf("spec.loadBalancerIP: %v is not in a pool", wanted)
-	case p.isReserved(wanted):
-		return addr, fmt.Errorf("spec.loadBalancerIP: %v is an address of a node, a pod or a cluster IP", wanted)
+	case p.reservedFor(wanted) != "":
+		return addr, fmt.Errorf("spec.loadBalancerIP: %v is %s", wanted, p.reservedFor(wanted))
 	case held && holder != s.Name:
 		return addr, fmt.Errorf("spec.loadBalancerIP: Service %s already has %v", holder, wanted)
 	default:
@@ -226,7 +292,7 @@ func (p *pools) lowest(is6 bool) (netip.Addr, error) {
 			addr = r.Addr()
 		}
 		for ; r.Contains(addr); addr = addr.Next() {
-			if _, held := p.holders[addr]; !held && !p.isReserved(addr) {
+			if _, held := p.holders[addr]; !held && p.reservedFor(addr) == "" {
 				p.next[r] = addr.Next()
 				return addr, nil
 			}
@@ -242,24 +308,36 @@ func (p *pools) lowest(is6 bool) (netip.Addr, error) {
 }
 
 // owned returns the addresses for which a node answers.
-func (p *pools) owned(node string, of map[string]kube.Node) (all []netip.Addr) {
-	var able []string
-	for name, n := range of {
-		if n.Ready && !n.Leaving && !n.Excluded {
-			able = append(able, name)
-		}
-	}
+func (p *pools) owned(node string) (all []netip.Addr) {
 	for _, s := range p.services {
-		if !s.Active || !p.manages(s) {
+		if !s.Active || !ours(s) {
 			continue
 		}
 		for _, addr := range s.Has {
-			if p.keeps(s, addr) && owner(addr, able, s.Nodes) == node {
+			if p.keeps(s, addr) && owner(addr, p.able, s.Nodes) == node {
 				all = append(all, addr)
 			}
 		}
 	}
 	return all
+}
+
+// able returns the nodes that may own addresses. Without a Ready node these are all: pods may run without kubelets.
+func able(of map[string]kube.Node) []string {
+	var ready, others []string
+	for name, n := range of {
+		switch {
+		case n.Leaving, n.Excluded:
+		case n.Ready:
+			ready = append(ready, name)
+		default:
+			others = append(others, name)
+		}
+	}
+	if ready == nil {
+		return others
+	}
+	return ready
 }
 
 // owner returns the node of all candidates that has the highest score; empty if there is none. Each agent computes the
@@ -278,9 +356,9 @@ func owner(addr netip.Addr, able []string, serving map[string]bool) (name string
 }
 
 // score hashes with FNV-1a, and mixes the bits as MurmurHash3 does: names and addresses differ only in few.
-func score(node string, addr netip.Addr) uint64 {
+func score(node string, of any) uint64 {
 	hash := fnv.New64a()
-	_, _ = fmt.Fprint(hash, node, " ", addr)
+	_, _ = fmt.Fprint(hash, node, " ", of)
 	v := hash.Sum64()
 	v = (v ^ v>>33) * 0xff51afd7ed558ccd
 	v = (v ^ v>>33) * 0xc4ceb9fe1a85ec53

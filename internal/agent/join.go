@@ -39,7 +39,7 @@ func (a *Agent) readPods() error {
 	}
 	others, _ = nodenet.Sound(self, others, host) // joining the nodes logs what it refuses
 	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{},
-		Hosts: external}
+		Hosts: external, Pools: a.Pools}
 	for _, n := range append(others, self) {
 		for _, r := range n.Ranges {
 			taken.Pods[r] = n.Name

@@ -29,7 +29,7 @@ func New(o Options) *Agent {
 	}
 	a := &Agent{
 		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node),
-		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)},
+		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1), unread: true},
 		began: time.Now(), failed: map[service.Key]string{},
 		unread: map[object]string{}, changed: make(chan struct{}, 1),
 		balancers: balancers{make(chan struct{}, 1), make(chan struct{}, 1)},
@@ -54,7 +54,11 @@ func New(o Options) *Agent {
 // other nodes, which it reads once a policy may name them.
 func (a *Agent) watch(ctx context.Context, synced func()) {
 	others := kube.PodsElsewhere(a.Node)
-	kinds := []kube.Kind{kube.Services, kube.EndpointSlices, kube.Nodes, kube.Namespaces, kube.PodsOn(a.Node),
+	services := kube.Services
+	if len(a.Pools) > 0 {
+		services.Labels = "" // a Service that another proxy serves has an address, too
+	}
+	kinds := []kube.Kind{services, kube.EndpointSlices, kube.Nodes, kube.Namespaces, kube.PodsOn(a.Node),
 		kube.NetworkPolicies, kube.ClusterNetworkPolicies, others}
 	missing := len(kinds) - 1
 	listed := func(k kube.Kind) {
@@ -67,7 +71,13 @@ func (a *Agent) watch(ctx context.Context, synced func()) {
 			synced()
 		}
 	}
-	a.Cluster.Watch(ctx, kinds, kube.Calls{On: a.on, Listed: listed, Failing: a.failing,
+	on := func(e kube.Event) {
+		if e.Kind == services {
+			e.Kind = kube.Services
+		}
+		a.on(e)
+	}
+	a.Cluster.Watch(ctx, kinds, kube.Calls{On: on, Listed: listed, Failing: a.failing,
 		Later: map[kube.Kind]<-chan struct{}{others: a.policies.needed}})
 }
 
@@ -101,8 +111,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if len(a.Pools) > 0 {
 		others.Go(func() { a.assign(ctx) })
-		others.Go(func() { a.announce(ctx) })
 	}
+	announce := sync.OnceFunc(func() { others.Go(func() { a.announce(ctx) }) })
 	idle := time.AfterFunc(idleAfter, debug.FreeOSMemory)
 	defer idle.Stop()
 	loop{
@@ -118,6 +128,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			all, refused, err := a.sync(ctx)
 			a.State.Written(time.Since(begin), all, err)
 			idle.Reset(idleAfter)
+			if err == nil && len(a.Pools) > 0 {
+				announce() // earlier, packets would come that nothing serves
+			}
 			if err = errors.Join(err, refused); err != nil && ctx.Err() == nil {
 				if _, gone := a.Services.Generation(); errors.Is(gone, os.ErrNotExist) {
 					stop(gone)

@@ -4,14 +4,22 @@
 package announce
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
+)
+
+// A new address is probed several times, and the last probe may be answered for the same time.
+const (
+	probes     = 2
+	afterProbe = 500 * time.Millisecond
 )
 
 // Announcer answers for addresses that no device has. Any goroutine may call its methods.
@@ -33,16 +41,30 @@ func New(ns *netns.Namespace) *Announcer {
 	return &Announcer{ns: ns, devices: map[device]*responder{}}
 }
 
+// Watch notifies of changes of devices and routes after which Apply may have to do something, like rtnl.Conn.Watch.
+func (a *Announcer) Watch(ctx context.Context) (<-chan struct{}, error) {
+	return rtnl.In(a.ns).Watch(ctx)
+}
+
 // Apply makes the devices that have an address of the node answer for the owned addresses, and only for them. A device
-// announces an address when it is new there.
-func (a *Announcer) Apply(node, owned []netip.Addr) error {
+// probes an address that is new there, for a second, and announces it. Conflicts are why addresses are not announced,
+// as the host or another host needs them, and which hosts have used announced ones since the last call.
+func (a *Announcer) Apply(node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error) {
 	all, err := rtnl.In(a.ns).Devices()
-	if err != nil {
-		return err
+	hops, hopsErr := rtnl.In(a.ns).NextHops()
+	if err = errors.Join(err, hopsErr); err != nil {
+		return nil, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	want := map[device]bool{}
+	conflicts, want := map[netip.Addr]string{}, map[device]bool{}
+	owned = slices.DeleteFunc(slices.Clone(owned), func(addr netip.Addr) bool {
+		why := needed(addr, all, hops)
+		if why != "" {
+			conflicts[addr] = why
+		}
+		return why != ""
+	})
 	for _, d := range all {
 		has := slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return slices.Contains(node, p.Addr()) })
 		if has && len(d.MAC) == 6 && len(owned) > 0 {
@@ -55,6 +77,7 @@ func (a *Announcer) Apply(node, owned []netip.Addr) error {
 			delete(a.devices, d)
 		}
 	}
+	var fresh []*responder
 	for d := range want {
 		r := a.devices[d]
 		if r == nil {
@@ -65,9 +88,41 @@ func (a *Announcer) Apply(node, owned []netip.Addr) error {
 			}
 			a.devices[d] = r
 		}
-		err = errors.Join(err, r.set(owned))
+		added, setErr := r.set(owned)
+		if err = errors.Join(err, setErr); added {
+			fresh = append(fresh, r)
+		}
 	}
-	return err
+	for i := 0; i < probes && len(fresh) > 0; i++ {
+		for _, r := range fresh {
+			r.probe()
+		}
+		time.Sleep(afterProbe)
+	}
+	for _, r := range a.devices {
+		r.settle(conflicts)
+	}
+	return conflicts, err
+}
+
+// needed returns why a host cannot answer for an address for others; empty if it can.
+func needed(addr netip.Addr, all []rtnl.Device, hops []netip.Addr) string {
+	if slices.Contains(hops, addr) {
+		return "it is a next hop of the node's routes"
+	}
+	for _, d := range all {
+		for _, p := range d.Addrs {
+			switch subnet := p.Addr().BitLen()-p.Bits() > 1; {
+			case p.Addr() == addr:
+				return fmt.Sprintf("device %q has it", d.Name)
+			case subnet && p.Masked().Addr() == addr:
+				return fmt.Sprintf("it is the first address of %v", p.Masked())
+			case subnet && addr.Is4() && p.Addr().Is4() && rtnl.LastAddress(p) == addr:
+				return fmt.Sprintf("it is the broadcast address of %v", p.Masked())
+			}
+		}
+	}
+	return ""
 }
 
 // Close stops all answers.

@@ -4,11 +4,17 @@ package announce
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -67,19 +73,42 @@ func (s *segment) at(t *testing.T, addr netip.Addr, want string) {
 	})
 }
 
+// self are the addresses of a node's object.
+func (s *segment) self(i int) []netip.Addr {
+	return []netip.Addr{netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 101+i))}
+}
+
+// apply wants conflicts with some addresses, and the words of their texts.
+func (s *segment) apply(t *testing.T, a *Announcer, i int, conflicts map[string]string, owned ...netip.Addr) {
+	t.Helper()
+	have := testkit.Must(a.Apply(s.self(i), owned))(t)
+	testkit.Require(t, len(have) == len(conflicts), "the conflicts are %v, want %v", have, conflicts)
+	for addr, words := range conflicts {
+		why := have[netip.MustParseAddr(addr)]
+		testkit.Check(t, strings.Contains(why, words), "%s: %q, want %q", addr, why, words)
+	}
+}
+
+func addrs(texts ...string) (all []netip.Addr) {
+	for _, text := range texts {
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}
+
 // TestAddressesResolveToTheirOwner has a client resolve addresses that no device has. It learns that the owner has
 // changed without asking, and an owner answers to a neighbour that asks it alone.
 func TestAddressesResolveToTheirOwner(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t)
-	owned := []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}
+	testkit.Succeed(t, rtnl.In(s.nodes[0]).SetSysctl("net/ipv6/conf/lo/disable_ipv6", "1"))
+	owned := addrs("192.0.2.7", "2001:db8::7")
 	nodes := make([]*Announcer, len(s.nodes))
 	for i, ns := range s.nodes {
 		nodes[i] = New(ns)
 		defer nodes[i].Close()
 	}
-	self := func(i int) []netip.Addr { return []netip.Addr{netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 101+i))} }
-	apply := func(i int, owned ...netip.Addr) { t.Helper(); testkit.Succeed(t, nodes[i].Apply(self(i), owned)) }
+	apply := func(i int, owned ...netip.Addr) { t.Helper(); s.apply(t, nodes[i], i, nil, owned...) }
 	apply(0)
 	s.at(t, owned[0], "FAILED")
 	apply(0, owned...)
@@ -89,23 +118,119 @@ func TestAddressesResolveToTheirOwner(t *testing.T) {
 		testkit.Command(t, s.client, fmt.Sprintf("ip neigh replace %v lladdr %s dev eth0 nud probe", addr, s.macs[0]))
 		s.at(t, addr, s.macs[0]+" REACHABLE")
 	}
+	apply(1, owned...) // before the former owner knows
 	apply(0)
-	apply(1, owned...)
 	for _, addr := range owned {
-		testkit.Eventually(t, time.Minute, func() error {
-			if entry := testkit.Command(t, s.client, "ip neigh show "+addr.String()); !strings.Contains(entry, s.macs[1]) {
-				return fmt.Errorf("the former owner: %s", entry)
-			}
-			return nil
-		})
+		s.learns(t, addr, s.macs[1])
 	}
+	changed := testkit.Must(nodes[1].Watch(t.Context()))(t)
 	testkit.Command(t, s.nodes[1], "ip link set eth0 down")
 	testkit.Command(t, s.nodes[1], "ip link set eth0 address 02:00:00:00:00:07 up")
+	select {
+	case <-changed:
+	case <-time.After(time.Minute):
+		t.Fatal("a new MAC address is no change")
+	}
 	apply(1, owned[0])
 	s.at(t, owned[0], "02:00:00:00:00:07")
 	nodes[1].Close()
 	testkit.Command(t, s.client, "ip neigh flush all")
 	s.at(t, owned[0], "FAILED")
+}
+
+// learns waits until the client's neighbour entry of an address has a MAC address. The client does not ask.
+func (s *segment) learns(t *testing.T, addr netip.Addr, mac string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if entry := testkit.Command(t, s.client, "ip neigh show "+addr.String()); !strings.Contains(entry, mac) {
+			return fmt.Errorf("%v is %q, want %s", addr, entry, mac)
+		}
+		return nil
+	})
+}
+
+// TestAddressesOfOthersAreRefused has a node own addresses of other hosts, of its routes and of subnets. It answers for
+// such an address once the other host no longer has it, and defends it.
+func TestAddressesOfOthersAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newSegment(t)
+	a := New(s.nodes[0])
+	defer a.Close()
+	used := addrs("192.0.2.7", "2001:db8::7")
+	testkit.Command(t, s.client, "ip address add 192.0.2.7/24 dev eth0")
+	testkit.Command(t, s.client, "ip address add 2001:db8::7/64 dev eth0 nodad")
+	testkit.Command(t, s.nodes[0], "ip route add default via 192.0.2.1")
+	testkit.Command(t, s.nodes[0], "ip address add 192.0.2.9/24 dev eth0")
+	mac := testkit.Must(rtnl.In(s.client).Device("eth0"))(t).MAC.String()
+	conflicts := map[string]string{"192.0.2.7": "host " + mac + ` on device "eth0" uses it`, "2001:db8::7": "host " + mac,
+		"192.0.2.1": "next hop", "192.0.2.9": `device "eth0" has it`, "192.0.2.255": "broadcast address of 192.0.2.0/24",
+		"2001:db8::": "first address of 2001:db8::/64"}
+	s.apply(t, a, 0, conflicts, append(addrs("192.0.2.1", "192.0.2.9", "192.0.2.255", "2001:db8::", "192.0.2.8"),
+		used...)...)
+	s.at(t, netip.MustParseAddr("192.0.2.8"), s.macs[0])
+	testkit.Command(t, s.client, "ip address del 192.0.2.7/24 dev eth0")
+	testkit.Command(t, s.client, "ip address del 2001:db8::7/64 dev eth0")
+	s.apply(t, a, 0, nil, used...)
+	for _, addr := range used {
+		s.at(t, addr, s.macs[0])
+	}
+	claim := frame(broadcast, testkit.Must(net.ParseMAC(s.macs[1]))(t), nil, "192.0.2.7", "192.0.2.7")
+	testkit.Must(raw(t, s.nodes[1]).WriteTo(claim, &packet.Addr{HardwareAddr: broadcast}))(t)
+	testkit.Eventually(t, time.Minute, func() error {
+		conflicts := testkit.Must(a.Apply(s.self(0), used))(t)
+		if why := conflicts[used[0]]; !strings.Contains(why, "host "+s.macs[1]) {
+			return fmt.Errorf("the conflicts are %v", conflicts)
+		}
+		return nil
+	})
+	s.learns(t, used[0], s.macs[0])
+}
+
+// raw returns a socket on the device of a host.
+func raw(t *testing.T, host *netns.Namespace) *packet.Conn {
+	t.Helper()
+	conn := testkit.Must(netns.Get(host, func() (*packet.Conn, error) {
+		at, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return nil, err
+		}
+		return packet.Listen(at, packet.Raw, unix.ETH_P_ARP, nil)
+	}))(t)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// frame returns an ARP request, with a VLAN tag or without.
+func frame(to, from net.HardwareAddr, vlan []byte, sender, target string) []byte {
+	return slices.Concat(to, from, vlan, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, from,
+		netip.MustParseAddr(sender).AsSlice(), make([]byte, 6), netip.MustParseAddr(target).AsSlice())
+}
+
+// TestRequestsToOthersAreIgnored sends requests in a VLAN that the node has no device of, and to another MAC address on
+// a device that receives all. The answer to a later request comes first.
+func TestRequestsToOthersAreIgnored(t *testing.T) {
+	t.Parallel()
+	s := newSegment(t)
+	a := New(s.nodes[0])
+	defer a.Close()
+	s.apply(t, a, 0, nil, addrs("192.0.2.7", "192.0.2.8")...)
+	testkit.Command(t, s.nodes[0], "ip link set eth0 promisc on")
+	conn, me, other := raw(t, s.client), net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	for _, f := range [][]byte{
+		frame(broadcast, me, []byte{0x81, 0, 0, 200}, "192.0.2.100", "192.0.2.7"),
+		frame(other, me, nil, "192.0.2.100", "192.0.2.7"), frame(broadcast, me, nil, "192.0.2.100", "192.0.2.8"),
+	} {
+		testkit.Must(conn.WriteTo(f, &packet.Addr{HardwareAddr: broadcast}))(t)
+	}
+	testkit.Succeed(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	for buffer, answered := make([]byte, 1500), false; !answered; {
+		n, _, err := conn.ReadFrom(buffer)
+		testkit.Succeed(t, err)
+		if arp := header.ARP(buffer[14:n]); arp.Op() == header.ARPReply {
+			answered = arp.ProtocolAddressSender()[3] == 8
+			testkit.Require(t, answered, "%v is answered", arp.ProtocolAddressSender())
+		}
+	}
 }
 
 // TestUsersOfAnAddressAreWarned has a device configured with an address of a Service. Its duplicate address detection
@@ -115,8 +240,7 @@ func TestUsersOfAnAddressAreWarned(t *testing.T) {
 	s := newSegment(t)
 	a := New(s.nodes[0])
 	defer a.Close()
-	owned := netip.MustParseAddr("2001:db8::7")
-	testkit.Succeed(t, a.Apply([]netip.Addr{netip.MustParseAddr("192.0.2.101")}, []netip.Addr{owned}))
+	s.apply(t, a, 0, nil, addrs("2001:db8::7")...)
 	testkit.Command(t, s.client, "ip address add 2001:db8::7/64 dev eth0")
 	testkit.Eventually(t, time.Minute, func() error {
 		if out := testkit.Command(t, s.client, "ip address show dev eth0"); !strings.Contains(out, "dadfailed") {

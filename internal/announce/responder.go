@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -14,8 +13,8 @@ import (
 
 	"github.com/mdlayher/packet"
 	"golang.org/x/net/bpf"
-	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
@@ -28,22 +27,42 @@ const (
 	between       = time.Second
 )
 
-const afterError = 100 * time.Millisecond // between reads of a device that is down
+const (
+	afterError       = 100 * time.Millisecond // between reads of a device that is down
+	answersPerSecond = 1000
+	defendEvery      = 10 * time.Second // as in RFC 5227
+)
 
 var (
 	broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	allNodes  = net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
 )
 
-// solicitations selects neighbour solicitations among IPv6 packets.
-var solicitations = []bpf.Instruction{
-	bpf.LoadAbsolute{Off: header.IPv6NextHeaderOffset, Size: 1},
-	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(header.ICMPv6ProtocolNumber), SkipTrue: 3},
-	bpf.LoadAbsolute{Off: header.IPv6MinimumSize, Size: 1},
-	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(header.ICMPv6NeighborSolicit), SkipTrue: 1},
-	bpf.RetConstant{Val: header.IPv6MinimumMTU},
-	bpf.RetConstant{Val: 0},
-}
+// ours marks the packets of announcers, which others of them ignore: the former owner of an address may still have it.
+// It stands in the padding behind an ARP packet, and in a nonce, the last option in neighbour discovery (RFC 3971).
+var ours = []byte("mustan")
+
+// Filters leave out packets to other hosts, such as those of VLANs without a device. The second one selects neighbour
+// solicitations and advertisements among IPv6 packets.
+var (
+	requests = []bpf.Instruction{
+		bpf.LoadExtension{Num: bpf.ExtType},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PACKET_OTHERHOST, SkipTrue: 1},
+		bpf.RetConstant{Val: header.IPv6MinimumMTU},
+		bpf.RetConstant{Val: 0},
+	}
+	solicitations = []bpf.Instruction{
+		bpf.LoadExtension{Num: bpf.ExtType},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PACKET_OTHERHOST, SkipTrue: 6},
+		bpf.LoadAbsolute{Off: header.IPv6NextHeaderOffset, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(header.ICMPv6ProtocolNumber), SkipTrue: 4},
+		bpf.LoadAbsolute{Off: header.IPv6MinimumSize, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(header.ICMPv6NeighborSolicit), SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(header.ICMPv6NeighborAdvert), SkipTrue: 1},
+		bpf.RetConstant{Val: header.IPv6MinimumMTU},
+		bpf.RetConstant{Val: 0},
+	}
+)
 
 // responder answers on one device.
 type responder struct {
@@ -52,30 +71,36 @@ type responder struct {
 	arp, nd *packet.Conn
 	closed  chan struct{}
 	running sync.WaitGroup
+	limit   *rate.Limiter
 
 	mu    sync.Mutex
-	owned map[netip.Addr]io.Closer // an IPv6 address has a socket, which is in its multicast group
+	owned map[netip.Addr]*address
+}
+
+type address struct {
+	member   membership
+	answers  bool   // it was probed
+	rival    string // the MAC address of another host that uses it
+	defended time.Time
 }
 
 func open(ns *netns.Namespace, d device) (r *responder, err error) {
-	filter, err := bpf.Assemble(solicitations)
-	if err != nil {
+	r = &responder{device: d, ns: ns, closed: make(chan struct{}), owned: map[netip.Addr]*address{},
+		limit: rate.NewLimiter(answersPerSecond, answersPerSecond)}
+	listen := func(protocol int, program []bpf.Instruction) (*packet.Conn, error) {
+		filter, err := bpf.Assemble(program)
+		if err != nil {
+			return nil, err
+		}
+		return netns.Get(ns, func() (*packet.Conn, error) {
+			return packet.Listen(&net.Interface{Index: d.index}, packet.Datagram, protocol, &packet.Config{Filter: filter})
+		})
+	}
+	if r.arp, err = listen(unix.ETH_P_ARP, requests); err != nil {
 		return nil, err
 	}
-	r = &responder{device: d, ns: ns, closed: make(chan struct{}), owned: map[netip.Addr]io.Closer{}}
-	err = ns.Do(func() error {
-		at := &net.Interface{Index: d.index}
-		if r.arp, err = packet.Listen(at, packet.Datagram, unix.ETH_P_ARP, nil); err != nil {
-			return err
-		}
-		r.nd, err = packet.Listen(at, packet.Datagram, unix.ETH_P_IPV6, &packet.Config{Filter: filter})
-		return err
-	})
-	if err != nil {
-		if r.arp != nil {
-			err = errors.Join(err, r.arp.Close())
-		}
-		return nil, err
+	if r.nd, err = listen(unix.ETH_P_IPV6, solicitations); err != nil {
+		return nil, errors.Join(err, r.arp.Close())
 	}
 	r.running.Go(func() { r.serve(r.arp, r.answerARP) })
 	r.running.Go(func() { r.serve(r.nd, r.answerND) })
@@ -85,12 +110,13 @@ func open(ns *netns.Namespace, d device) (r *responder, err error) {
 func (r *responder) close() {
 	close(r.closed)
 	_, _ = r.arp.Close(), r.nd.Close()
-	_ = r.set(nil)
+	_, _ = r.set(nil)
 	r.running.Wait()
 }
 
 // serve handles packets until the socket is closed. An answer that cannot be sent is left out: clients ask again.
-func (r *responder) serve(on *packet.Conn, answer func(packet []byte) (reply []byte, to net.HardwareAddr)) {
+func (r *responder) serve(on *packet.Conn, answer func(packet []byte, from net.HardwareAddr) (reply []byte,
+	to net.HardwareAddr)) {
 	buffer := make([]byte, header.IPv6MinimumMTU)
 	for {
 		n, from, err := on.ReadFrom(buffer)
@@ -105,10 +131,8 @@ func (r *responder) serve(on *packet.Conn, answer func(packet []byte) (reply []b
 			}
 			continue
 		}
-		if reply, to := answer(buffer[:n]); reply != nil {
-			if to == nil {
-				to = from.(*packet.Addr).HardwareAddr
-			}
+		reply, to := answer(buffer[:n], from.(*packet.Addr).HardwareAddr)
+		if reply != nil && r.limit.Allow() {
 			_, _ = on.WriteTo(reply, &packet.Addr{HardwareAddr: to})
 		}
 	}
@@ -117,59 +141,122 @@ func (r *responder) serve(on *packet.Conn, answer func(packet []byte) (reply []b
 func (r *responder) owns(addr netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, ok := r.owned[addr]
-	return ok
+	at := r.owned[addr]
+	return at != nil && at.answers
 }
 
-// set replaces the addresses, and announces new ones.
-func (r *responder) set(owned []netip.Addr) (err error) {
+// set replaces the addresses, and reports whether some have to be probed.
+func (r *responder) set(owned []netip.Addr) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	want := map[netip.Addr]bool{}
-	var added []netip.Addr
+	want, failed := map[netip.Addr]bool{}, 0
 	for _, addr := range owned {
 		want[addr] = true
-		if _, ok := r.owned[addr]; ok {
+		if r.owned[addr] != nil {
 			continue
 		}
 		member, joinErr := r.join(addr)
 		if joinErr != nil {
-			err = errors.Join(err, fmt.Errorf("answer for %v on device %q: %w", addr, r.name, joinErr))
+			failed++
+			err = fmt.Errorf("answer on device %q for %d addresses such as %v: %w", r.name, failed, addr, joinErr)
 			continue
 		}
-		r.owned[addr], added = member, append(added, addr)
+		r.owned[addr], added = &address{member: member}, true
 	}
-	for addr, member := range r.owned {
+	for addr, at := range r.owned {
 		if !want[addr] {
-			_ = member.Close()
+			at.member.close()
 			delete(r.owned, addr)
 		}
 	}
+	return added, err
+}
+
+// probe asks for the addresses that are not announced yet (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
+func (r *responder) probe() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for addr, at := range r.owned {
+		switch {
+		case at.answers:
+		case addr.Is4():
+			request := r.packetARP(header.ARPRequest, netip.IPv4Unspecified(), addr, make([]byte, 6))
+			_, _ = r.arp.WriteTo(request, &packet.Addr{HardwareAddr: broadcast})
+		default:
+			group := header.SolicitedNodeAddr(tcpip.AddrFrom16(addr.As16()))
+			mac := append(net.HardwareAddr{0x33, 0x33}, group.AsSlice()[12:]...)
+			_, _ = r.nd.WriteTo(solicitation(addr, group), &packet.Addr{HardwareAddr: mac})
+		}
+	}
+}
+
+// settle announces the probed addresses that no other host has. It adds the others to conflicts.
+func (r *responder) settle(conflicts map[netip.Addr]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var added []netip.Addr
+	for addr, at := range r.owned {
+		switch rival := at.rival; {
+		case rival != "":
+			conflicts[addr] = fmt.Sprintf("host %s on device %q uses it", rival, r.name)
+			if at.rival = ""; !at.answers {
+				at.member.close()
+				delete(r.owned, addr)
+			}
+		case !at.answers:
+			at.answers, added = true, append(added, addr)
+		}
+	}
 	if len(added) > 0 {
-		r.running.Go(func() { r.announce(added) })
+		r.running.Go(func() { r.announce(added, announcements) })
 	}
-	return err
 }
 
-// join returns a socket in the multicast group to which neighbours send solicitations for an address. Each address has
-// a socket, since a socket can be only in some hundred groups.
-func (r *responder) join(addr netip.Addr) (io.Closer, error) {
+// heard notes that a host uses an address. It announces an IPv4 address of this node again (RFC 5227, section 2.4).
+func (r *responder) heard(addr netip.Addr, mac []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := r.owned[addr]
+	if at == nil || bytes.Equal(mac, r.mac[:]) || at.answers && addr.Is6() {
+		return
+	}
+	at.rival = net.HardwareAddr(mac).String()
+	if at.answers && time.Since(at.defended) > defendEvery {
+		at.defended = time.Now()
+		r.running.Go(func() { r.announce([]netip.Addr{addr}, 1) })
+	}
+}
+
+// membership is a socket in the multicast group to which neighbours send solicitations for an IPv6 address; 0: none.
+// Each address has a socket, since a socket can be only in some hundred groups.
+type membership int
+
+func (m membership) close() {
+	if m > 0 {
+		_ = unix.Close(int(m))
+	}
+}
+
+func (r *responder) join(addr netip.Addr) (membership, error) {
 	if addr.Is4() {
-		return io.NopCloser(nil), nil
+		return 0, nil
 	}
-	group := header.SolicitedNodeAddr(tcpip.AddrFrom16(addr.As16())).As16()
-	conn, err := netns.Get(r.ns, func() (net.PacketConn, error) { return net.ListenPacket("udp6", "[::1]:0") })
-	if err != nil {
-		return nil, err
-	}
-	if err := ipv6.NewPacketConn(conn).JoinGroup(&net.Interface{Index: r.index}, &net.UDPAddr{IP: group[:]}); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
+	group := &unix.IPv6Mreq{Multiaddr: header.SolicitedNodeAddr(tcpip.AddrFrom16(addr.As16())).As16(),
+		Interface: uint32(r.index)}
+	return netns.Get(r.ns, func() (membership, error) {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return 0, err
+		}
+		if err = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, group); err != nil {
+			return 0, errors.Join(err, unix.Close(fd))
+		}
+		return membership(fd), nil
+	})
 }
 
-func (r *responder) announce(added []netip.Addr) {
-	for i := range announcements {
+func (r *responder) announce(all []netip.Addr, times int) {
+	for i := range times {
 		if i > 0 {
 			select {
 			case <-r.closed:
@@ -177,7 +264,7 @@ func (r *responder) announce(added []netip.Addr) {
 			case <-time.After(between):
 			}
 		}
-		for _, addr := range added {
+		for _, addr := range all {
 			switch {
 			case !r.owns(addr): // no longer
 			case addr.Is4():
@@ -191,24 +278,23 @@ func (r *responder) announce(added []netip.Addr) {
 	}
 }
 
-// answerARP returns the reply to a request for an owned address (RFC 826). An announcement of another node is a request
-// of the address itself.
-func (r *responder) answerARP(received []byte) ([]byte, net.HardwareAddr) {
+// answerARP returns the reply to a request for an owned address (RFC 826).
+func (r *responder) answerARP(received []byte, from net.HardwareAddr) (reply []byte, to net.HardwareAddr) {
 	request := header.ARP(received)
-	if !request.IsValid() || request.Op() != header.ARPRequest ||
-		bytes.Equal(request.ProtocolAddressSender(), request.ProtocolAddressTarget()) {
+	if !request.IsValid() || bytes.HasPrefix(received[header.ARPSize:], ours) {
 		return nil, nil
 	}
 	target := netip.AddrFrom4([4]byte(request.ProtocolAddressTarget()))
-	if !r.owns(target) {
+	asker := netip.AddrFrom4([4]byte(request.ProtocolAddressSender()))
+	r.heard(asker, request.HardwareAddressSender())
+	if request.Op() != header.ARPRequest || asker == target || !r.owns(target) {
 		return nil, nil
 	}
-	asker := netip.AddrFrom4([4]byte(request.ProtocolAddressSender()))
-	return r.packetARP(header.ARPReply, target, asker, request.HardwareAddressSender()), nil
+	return r.packetARP(header.ARPReply, target, asker, request.HardwareAddressSender()), from
 }
 
 func (r *responder) packetARP(op header.ARPOp, sender, target netip.Addr, targetMAC []byte) []byte {
-	out := make(header.ARP, header.ARPSize)
+	out := append(make(header.ARP, header.ARPSize), ours...)
 	out.SetIPv4OverEthernet()
 	out.SetOp(op)
 	copy(out.HardwareAddressSender(), r.mac[:])
@@ -220,26 +306,48 @@ func (r *responder) packetARP(op header.ARPOp, sender, target netip.Addr, target
 
 // answerND returns the advertisement for a solicitation of an owned address (RFC 4861, section 7.2.4). All nodes get
 // the answer to a node that wants to use the address itself.
-func (r *responder) answerND(received []byte) (reply []byte, to net.HardwareAddr) {
+func (r *responder) answerND(received []byte, from net.HardwareAddr) (reply []byte, to net.HardwareAddr) {
 	ip := header.IPv6(received)
-	if !ip.IsValid(len(received)) || ip.HopLimit() != header.NDPHopLimit ||
-		len(ip.Payload()) < header.ICMPv6NeighborSolicitMinimumSize {
+	if !ip.IsValid(len(received)) || len(ip.Payload()) < header.ICMPv6NeighborSolicitMinimumSize {
 		return nil, nil
 	}
-	icmp := header.ICMPv6(ip.Payload())
-	target := header.NDPNeighborSolicit(icmp.MessageBody()).TargetAddress()
+	icmp, source := header.ICMPv6(ip.Payload()), ip.SourceAddress()
+	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: source, Dst: ip.DestinationAddress()})
+	if ip.HopLimit() != header.NDPHopLimit || icmp.Code() != 0 || icmp.Checksum() != sum ||
+		header.IsV6MulticastAddress(source) || bytes.HasSuffix(icmp, ours) {
+		return nil, nil
+	}
+	// A solicitation and an advertisement have the target at the same place.
+	target := netip.AddrFrom16(header.NDPNeighborSolicit(icmp.MessageBody()).TargetAddress().As16())
 	switch {
-	case icmp.Type() != header.ICMPv6NeighborSolicit || !r.owns(netip.AddrFrom16(target.As16())):
-		return nil, nil
-	case ip.SourceAddress().Unspecified():
-		return r.advertisement(netip.AddrFrom16(target.As16()), header.IPv6AllNodesMulticastAddress, false), allNodes
+	case icmp.Type() == header.ICMPv6NeighborAdvert:
+		r.heard(target, from)
+	case !r.owns(target):
+	case source.Unspecified():
+		return r.advertisement(target, header.IPv6AllNodesMulticastAddress, false), allNodes
+	default:
+		return r.advertisement(target, source, true), from
 	}
-	return r.advertisement(netip.AddrFrom16(target.As16()), ip.SourceAddress(), true), nil
+	return nil, nil
+}
+
+func solicitation(addr netip.Addr, to tcpip.Address) []byte {
+	size := header.ICMPv6NeighborSolicitMinimumSize + header.NDPLinkLayerAddressSize
+	out := make(header.IPv6, header.IPv6MinimumSize+size)
+	out.Encode(&header.IPv6Fields{PayloadLength: uint16(size), TransportProtocol: header.ICMPv6ProtocolNumber,
+		HopLimit: header.NDPHopLimit, SrcAddr: header.IPv6Any, DstAddr: to})
+	icmp := header.ICMPv6(out.Payload())
+	icmp.SetType(header.ICMPv6NeighborSolicit)
+	body := header.NDPNeighborSolicit(icmp.MessageBody())
+	body.SetTargetAddress(tcpip.AddrFrom16(addr.As16()))
+	body.Options().Serialize(header.NDPOptionsSerializer{header.NDPNonceOption(ours)})
+	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: header.IPv6Any, Dst: to}))
+	return out
 }
 
 func (r *responder) advertisement(addr netip.Addr, to tcpip.Address, solicited bool) []byte {
 	from, option := tcpip.AddrFrom16(addr.As16()), header.NDPTargetLinkLayerAddressOption(r.mac[:])
-	size := header.ICMPv6NeighborAdvertMinimumSize + header.NDPLinkLayerAddressSize
+	size := header.ICMPv6NeighborAdvertMinimumSize + 2*header.NDPLinkLayerAddressSize
 	out := make(header.IPv6, header.IPv6MinimumSize+size)
 	out.Encode(&header.IPv6Fields{PayloadLength: uint16(size), TransportProtocol: header.ICMPv6ProtocolNumber,
 		HopLimit: header.NDPHopLimit, SrcAddr: from, DstAddr: to})
@@ -249,7 +357,7 @@ func (r *responder) advertisement(addr netip.Addr, to tcpip.Address, solicited b
 	body.SetTargetAddress(from)
 	body.SetSolicitedFlag(solicited)
 	body.SetOverrideFlag(true)
-	body.Options().Serialize(header.NDPOptionsSerializer{option})
+	body.Options().Serialize(header.NDPOptionsSerializer{option, header.NDPNonceOption(ours)})
 	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from, Dst: to}))
 	return out
 }

@@ -33,6 +33,7 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 // Election is a Lease of the pod's namespace, or of kube-system. At most one of several clients holds it.
 type Election struct {
 	Lease, Identity string                // the names of the Lease and of this client
+	Competes        func() bool           // whether the client may hold the Lease; if not, it sends no requests
 	Work            func(context.Context) // called when the client holds the Lease, until it no longer does
 	Failing         func(error)           // called with the errors of requests
 }
@@ -50,10 +51,12 @@ func (c *Client) Lead(ctx context.Context, e Election) {
 	expiry, stop := time.NewTimer(0), func() {}
 	defer func() { stop() }()
 	for ctx.Err() == nil {
-		until := time.Now().Add(c.leaseFor * 2 / 3)
-		bounded, cancel := context.WithDeadline(ctx, until)
-		held, err := l.hold(bounded)
-		cancel()
+		held, err, until := false, error(nil), time.Now().Add(c.leaseFor*2/3)
+		if e.Competes() && !time.Now().Before(l.next) {
+			bounded, cancel := context.WithDeadline(ctx, until)
+			held, err = l.hold(bounded)
+			cancel()
+		}
 		switch {
 		case err != nil && ctx.Err() == nil:
 			e.Failing(fmt.Errorf("lease %s: %w", e.Lease, err))
@@ -82,6 +85,7 @@ type lease struct {
 	namespace string
 	version   string    // resourceVersion
 	changed   time.Time // when this client noticed the version: the clocks of machines differ
+	next      time.Time // when the term of another client may have ended: until then no request is sent
 }
 
 // hold takes or renews the Lease, unless another client has renewed it within its duration.
@@ -103,7 +107,8 @@ func (l *lease) hold(ctx context.Context) (bool, error) {
 	holder, seconds := ptr.Deref(s.HolderIdentity, ""), ptr.Deref(s.LeaseDurationSeconds, 0)
 	now := metav1.NowMicro()
 	if holder != l.Identity {
-		if holder != "" && time.Since(l.changed) < time.Duration(seconds)*time.Second {
+		l.next = l.changed.Add(time.Duration(seconds) * time.Second)
+		if holder != "" && time.Now().Before(l.next) {
 			return false, nil
 		}
 		s.LeaseTransitions, s.AcquireTime = ptr.To(ptr.Deref(s.LeaseTransitions, 0)+1), &now
@@ -129,12 +134,15 @@ type Ingress struct {
 	Had, Want       []netip.Addr
 }
 
-// SetIngress replaces the addresses of a Service's load balancer. It does nothing if another controller has changed
-// them meanwhile.
-func (c *Client) SetIngress(ctx context.Context, s Ingress) error {
+// SetIngress replaces the addresses of a Service's load balancer, and reports whether it did: another controller may
+// have changed the Service meanwhile.
+func (c *Client) SetIngress(ctx context.Context, s Ingress) (set bool, err error) {
 	var o corev1.Service
-	err := c.typed.Get().AbsPath("/api/v1/namespaces", s.Namespace, "services", s.Name).Do(ctx).Into(&o)
-	is := func(in corev1.LoadBalancerIngress, addr netip.Addr) bool { return in.IP == addr.String() }
+	err = c.typed.Get().AbsPath("/api/v1/namespaces", s.Namespace, "services", s.Name).Do(ctx).Into(&o)
+	is := func(in corev1.LoadBalancerIngress, addr netip.Addr) bool {
+		has, _ := netip.ParseAddr(in.IP) // in any form
+		return has.Unmap() == addr
+	}
 	if err == nil && slices.EqualFunc(o.Status.LoadBalancer.Ingress, s.Had, is) {
 		mode, ingress := corev1.LoadBalancerIPModeVIP, []corev1.LoadBalancerIngress{}
 		for _, addr := range s.Want {
@@ -147,9 +155,10 @@ func (c *Client) SetIngress(ctx context.Context, s Ingress) error {
 			_, err = c.dynamic.Resource(Services.resource()).Namespace(s.Namespace).Patch(ctx, s.Name, types.MergePatchType,
 				patch, metav1.PatchOptions{}, "status")
 		}
+		set = err == nil
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // of both, an event follows
-		return fmt.Errorf("set status.loadBalancer of Service %s/%s: %w", s.Namespace, s.Name, err)
+		return false, fmt.Errorf("set status.loadBalancer of Service %s/%s: %w", s.Namespace, s.Name, err)
 	}
-	return nil
+	return set, nil
 }

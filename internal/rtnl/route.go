@@ -118,6 +118,24 @@ func (c Conn) AddRoute(dst netip.Prefix, via netip.Addr) error {
 	return c.failed(err, "add route to %v via %v", dst, via)
 }
 
+// NextHops returns the next hops of the routes of all tables.
+func (c Conn) NextHops() (hops []netip.Addr, err error) {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := dump(c, "routes", allRoutes(family))
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			for _, via := range append(r.MultiPath, &netlink.NexthopInfo{Gw: r.Gw}) {
+				if hop, ok := netip.AddrFromSlice(via.Gw); ok {
+					hops = append(hops, hop.Unmap())
+				}
+			}
+		}
+	}
+	return hops, nil
+}
+
 // WriteTables writes the devices, the addresses, the routes of all tables, the rules and the neighbours of the
 // namespace, a line each. What cannot be read is left out, and is the error.
 func (c Conn) WriteTables(w io.Writer) error {

@@ -32,6 +32,14 @@ func selected(r *http.Request, o map[string]any) bool {
 			return false
 		}
 	}
+	meta, _ := o["metadata"].(map[string]any)
+	labels, _ := meta["labels"].(map[string]any)
+	for term := range strings.SplitSeq(r.URL.Query().Get("labelSelector"), ",") {
+		key, absent := strings.CutPrefix(term, "!")
+		if _, has := labels[key]; absent && has {
+			return false
+		}
+	}
 	return o != nil
 }
 

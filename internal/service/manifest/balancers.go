@@ -4,7 +4,6 @@ package manifest
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -16,6 +15,7 @@ type LoadBalancer struct {
 	Name    Name
 	Created string       // in RFC 3339
 	Active  bool         // whether the type is LoadBalancer
+	Left    bool         // whether another proxy serves it
 	Class   string       // spec.loadBalancerClass
 	IPv6    []bool       // the families that it needs an address of
 	Wants   string       // spec.loadBalancerIP; empty: any
@@ -31,7 +31,7 @@ func (c *Cluster) LoadBalancers() (all []LoadBalancer) {
 		if !active && len(k.Status.LoadBalancer.Ingress) == 0 {
 			continue
 		}
-		b := LoadBalancer{Name: n, Created: k.created, Active: active, Class: k.Spec.LoadBalancerClass,
+		b := LoadBalancer{Name: n, Created: k.created, Active: active, Left: k.skip() != "", Class: k.Spec.LoadBalancerClass,
 			Wants: k.Spec.LoadBalancerIP}
 		for _, f := range k.Spec.IPFamilies {
 			b.IPv6 = append(b.IPv6, f == "IPv6")
@@ -55,14 +55,5 @@ func (c *Cluster) LoadBalancers() (all []LoadBalancer) {
 	slices.SortFunc(all, func(a, b LoadBalancer) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name))
 	})
-	return all
-}
-
-// ExternalIPs returns the external IPs of all Services, each with one of the Services that have it.
-func (c *Cluster) ExternalIPs() map[netip.Addr]Name {
-	all := map[netip.Addr]Name{}
-	for addr, names := range c.asked {
-		all[addr] = slices.MinFunc(slices.Collect(maps.Keys(names)), Name.Compare)
-	}
 	return all
 }

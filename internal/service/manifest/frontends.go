@@ -30,8 +30,8 @@ func (k *kubeService) skip() string {
 	switch {
 	case k.Spec.Type == "ExternalName":
 		return "its type is ExternalName"
-	case k.proxy != "":
-		return fmt.Sprintf("label %s names the proxy %q", labelProxy, k.proxy)
+	case k.left != "":
+		return k.left
 	case k.Spec.ClusterIP == "None":
 		return "headless: no cluster IP to serve"
 	}
@@ -138,6 +138,11 @@ func (s *set) free(k *kubeService, f frontend) error {
 	}
 	if of != "" {
 		return fmt.Errorf("%s: %s: external IP %v is an address of %s", k.origin, f.field, f.addr, of)
+	}
+	in := func(r netip.Prefix) bool { return r.Contains(f.addr) }
+	if at := slices.IndexFunc(s.Taken.Pools, in); at >= 0 && !f.ranged {
+		return fmt.Errorf("%s: %s: external IP %v is within the pool %v of load balancers", k.origin, f.field, f.addr,
+			s.Taken.Pools[at])
 	}
 	for bits := f.addr.BitLen(); bits >= 0; bits-- {
 		r, _ := f.addr.Prefix(bits)

@@ -33,7 +33,7 @@ type kubeService struct {
 
 	origin  string // document and object
 	created string // in RFC 3339, so that later is greater
-	proxy   string // that serves it in the place of others
+	left    string // why another proxy serves it; empty: none does
 }
 
 func readService(origin string, data jsontext.Value) (*kubeService, error) {
@@ -49,7 +49,13 @@ func readService(origin string, data jsontext.Value) (*kubeService, error) {
 		*texts = slices.Clone(*texts) // without the room that a decoder leaves for more
 	}
 	o.Spec.Ports, o.Spec.IPFamilies = slices.Clone(o.Spec.Ports), slices.Clone(o.Spec.IPFamilies)
-	return &kubeService{o.Spec, o.Status, origin, o.Metadata.Created, o.Metadata.Labels[labelProxy]}, nil
+	k := &kubeService{Spec: o.Spec, Status: o.Status, origin: origin, created: o.Metadata.Created}
+	if proxy, ok := o.Metadata.Labels[labelProxy]; ok {
+		k.left = fmt.Sprintf("label %s names the proxy %q", labelProxy, proxy)
+	} else if _, ok := o.Metadata.Labels[labelHeadless]; ok {
+		k.left = "label " + labelHeadless
+	}
+	return k, nil
 }
 
 type serviceStatus struct {
@@ -243,6 +249,7 @@ func (e *endpointObject) state() service.State {
 
 // Labels of Kubernetes.
 const (
-	labelService = "kubernetes.io/service-name"
-	labelProxy   = "service.kubernetes.io/service-proxy-name"
+	labelService  = "kubernetes.io/service-name"
+	labelProxy    = "service.kubernetes.io/service-proxy-name"
+	labelHeadless = "service.kubernetes.io/headless"
 )

@@ -36,6 +36,8 @@ type Taken struct {
 	// Hosts are all addresses of this node, and external addresses of other nodes, with their owners. A Service may have
 	// such an address from its load balancer.
 	Hosts map[netip.Addr]string
+	// Pools are the addresses of load balancers. A Service may have such an address in its status alone.
+	Pools []netip.Prefix
 	// Tunnel is the UDP port of VXLAN; 0: none. Only pods can be backends there: other nodes could take a packet from this
 	// node for one of the tunnel.
 	Tunnel uint16
