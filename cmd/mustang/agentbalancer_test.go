@@ -49,7 +49,7 @@ func TestLoadBalancerWithoutCloud(t *testing.T) {
 	for _, n := range c.nodes {
 		n.ready("True")
 		n.launch("--cni-socket=none", "--routing=native", "--link=veth", "--services=tc", "--cni-conf-dir", n.dir+"/conf",
-			"--lb-pool=192.0.2.0/30", "--lb-pool=2001:db8::/126")
+			"--lb-pool=192.0.2.0/29", "--lb-pool=2001:db8::f0/126")
 		n.attach()
 		for f, addr := range n.pods {
 			testkit.Echo(t, n.pod, "tcp", netip.AddrPortFrom(addr, 8080).String())
@@ -57,7 +57,7 @@ func TestLoadBalancerWithoutCloud(t *testing.T) {
 				fmt.Sprintf(balancerSlice, []string{"IPv4", "IPv6"}[f], n.number, addr))
 		}
 	}
-	addresses := []string{"192.0.2.0", "2001:db8::"}
+	addresses := []string{"192.0.2.3", "2001:db8::f1"} // 192.0.2.1 and 192.0.2.2 are the nodes'
 	c.api.Put(t, "/api/v1/services", balancerService("web", `"ipFamilies": ["IPv4", "IPv6"]`))
 	c.gives("web", addresses...)
 	macs := map[string]*agentNode{}
@@ -93,7 +93,7 @@ func TestLoadBalancerWithoutCloud(t *testing.T) {
 	}
 	leader.kill()
 	c.api.Put(t, "/api/v1/services", balancerService("late", `"ipFamilies": ["IPv4"]`))
-	c.gives("late", "192.0.2.3") // 192.0.2.1 and 192.0.2.2 are the nodes'
+	c.gives("late", "192.0.2.4")
 }
 
 // gives waits until the load balancer of a Service has addresses.
@@ -106,7 +106,7 @@ func (c *cluster) gives(name string, addresses ...string) {
 		}
 		want += fmt.Sprintf(`{"ip":%q,"ipMode":"VIP"}`, addr)
 	}
-	testkit.Eventually(c.t, time.Minute, func() error {
+	testkit.Eventually(c.t, 2*time.Minute, func() error { // the Lease of an agent that is killed ends in half a minute
 		if have := c.api.Object("/api/v1/services", "shop", name); !strings.Contains(have, want+"]}}") {
 			return fmt.Errorf("Service %s is %s", name, have)
 		}

@@ -3,7 +3,9 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/agent/status"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
+	"mustang/internal/rtnl"
 	"mustang/internal/service/manifest"
 	"mustang/internal/testkit"
 )
@@ -21,13 +25,25 @@ import (
 type announced struct {
 	sync.Mutex
 	node, owned []netip.Addr
+	conflicts   map[netip.Addr]string
+	applied     int
+	disturbed   chan struct{}
 }
 
-func (a *announced) Apply(node, owned []netip.Addr) error {
+func (a *announced) Apply(node, owned []netip.Addr) (map[netip.Addr]string, error) {
 	a.Lock()
 	defer a.Unlock()
-	a.node, a.owned = node, owned
-	return nil
+	a.node, a.owned = node, slices.SortedFunc(slices.Values(owned), netip.Addr.Compare)
+	a.applied++
+	return a.conflicts, nil
+}
+
+func (a *announced) Watch(context.Context) (<-chan struct{}, error) { return a.disturbed, nil }
+
+func (a *announced) rounds() int {
+	a.Lock()
+	defer a.Unlock()
+	return a.applied
 }
 
 // wants waits until Services have addresses in their status, by name, and the node answers at and for others.
@@ -47,7 +63,6 @@ func (a *announced) wants(t *testing.T, s *kubetest.Server, answers string, want
 		}
 		a.Lock()
 		defer a.Unlock()
-		slices.SortFunc(a.owned, netip.Addr.Compare)
 		if have := fmt.Sprint(a.node, a.owned); have != answers {
 			return fmt.Errorf("the node answers at and for %s, want %s", have, answers)
 		}
@@ -63,18 +78,27 @@ func balancer(name, created, spec, ingress string) string {
 
 const balancing = `"type": "LoadBalancer", "ipFamilies": ["IPv4"]`
 
+// balancedNode is a Ready node with pods in the pool.
+func balancedNode(s *kubetest.Server, t *testing.T) {
+	t.Helper()
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["192.0.2.8/29"]`,
+		`, "conditions": [{"type": "Ready", "status": "True"}]`))
+}
+
+func balancedBy(a *announced) func(*Options) {
+	return func(o *Options) {
+		o.Announcer = a
+		o.Pools = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/28"), netip.MustParsePrefix("2001:db8::/126")}
+	}
+}
+
 // TestAddressesOfPools has Services get the lowest free addresses, or those that they want, until the pool is full. One
 // that changes its type leaves its address to another.
 func TestAddressesOfPools(t *testing.T) {
 	t.Parallel()
 	s, a := kubetest.Start(t), &announced{}
 	put := func(name, created, spec, ingress string) { s.Put(t, services, balancer(name, created, spec, ingress)) }
-	pool := func(o *Options) {
-		o.Announcer = a
-		o.Pools = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29"), netip.MustParsePrefix("2001:db8::/126")}
-	}
-	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["192.0.2.2/31"]`,
-		`, "conditions": [{"type": "Ready", "status": "True"}]`))
+	balancedNode(s, t)
 	put("cluster", "01", `"clusterIP": "192.0.2.4"`, "")
 	put("foreign", "02", balancing, `{"ip": "198.51.100.1"}`)
 	put("classed", "03", balancing+`, "loadBalancerClass": "example.org/other"`, "")
@@ -82,33 +106,125 @@ func TestAddressesOfPools(t *testing.T) {
 	put("dual", "06", `"type": "LoadBalancer", "loadBalancerClass": "mustang", "ipFamilies": ["IPv6", "IPv4"]`, "")
 	put("wants", "07", balancing+`, "loadBalancerIP": "192.0.2.7"`, "")
 	put("taken", "08", balancing+`, "loadBalancerIP": "192.0.2.6"`, "")
-	put("outside", "09", balancing+`, "loadBalancerIP": "192.0.2.8"`, "")
+	put("outside", "09", balancing+`, "loadBalancerIP": "192.0.2.16"`, "")
 	put("node", "10", balancing+`, "loadBalancerIP": "192.0.2.1"`, "")
-	start(t, s, newTable(), pool)
-	want := map[string]string{"classed": "", "kept": "192.0.2.6", "dual": "2001:db8:: 192.0.2.0", "wants": "192.0.2.7",
-		"taken": "", "outside": "", "node": ""}
-	a.wants(t, s, "[192.0.2.1] [192.0.2.0 192.0.2.6 192.0.2.7 2001:db8::]", want)
-	put("last", "20", balancing, "")
-	want["last"] = "192.0.2.5"
-	a.wants(t, s, "[192.0.2.1] [192.0.2.0 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::]", want)
-	put("late", "21", balancing, "")
-	put("later", "22", balancing, "")
+	put("first", "11", balancing+`, "loadBalancerIP": "192.0.2.0"`, "")
+	s.Put(t, services, strings.Replace(balancer("external", "12",
+		`"clusterIP": "10.96.0.1", "externalIPs": ["192.0.2.2", "192.0.2.3", "192.0.2.5"]`, ""), "80", "22", 1))
+	rows := newTable()
+	start(t, s, rows, balancedBy(a))
+	want := map[string]string{"classed": "", "kept": "192.0.2.6", "dual": "2001:db8::1 192.0.2.2", "wants": "192.0.2.7",
+		"taken": "", "outside": "", "node": "", "first": ""}
+	a.wants(t, s, "[192.0.2.1] [192.0.2.2 192.0.2.6 192.0.2.7 2001:db8::1]", want)
+	put("early", "20", balancing, "")
+	put("last", "21", balancing, "")
+	want["early"], want["last"] = "192.0.2.3", "192.0.2.5"
+	a.wants(t, s, "[192.0.2.1] [192.0.2.2 192.0.2.3 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::1]", want)
+	put("late", "22", balancing, "")
+	put("later", "23", balancing, "")
 	wantsEvents(t, s, map[string]int{
-		`"message":"pool 192.0.2.0/29 full: 8 of 8 addresses"`:                                      2,
+		`"message":"pool 192.0.2.0/28 full: 16 of 16 addresses"`:                                    2,
 		`"message":"spec.loadBalancerIP: Service shop/kept already has 192.0.2.6"`:                  1,
-		`"message":"spec.loadBalancerIP: 192.0.2.8 is not in a pool"`:                               1,
+		`"message":"spec.loadBalancerIP: 192.0.2.16 is not in a pool"`:                              1,
 		`"message":"spec.loadBalancerIP: 192.0.2.1 is an address of a node, a pod or a cluster IP"`: 1,
+		`"message":"spec.loadBalancerIP: 192.0.2.0 is the first or last address of a subnet"`:       1,
+		"external IP 192.0.2.5 is within the pool 192.0.2.0/28 of load balancers":                   1,
 	})
+	testkit.Eventually(t, time.Minute, func() error {
+		if text := rows.String(); !strings.Contains(text, "10.96.0.1:22/tcp") {
+			return fmt.Errorf("the cluster IP is not served: %s", text)
+		}
+		return nil
+	})
+	testkit.Check(t, !strings.Contains(rows.String(), "192.0.2.5:22/tcp"), "an external IP in the pool is served: %s", rows)
 	put("kept", "05", `"type": "ClusterIP"`, `{"ip": "192.0.2.6", "ipMode": "VIP"}`)
 	want["kept"], want["taken"], want["late"] = "", "192.0.2.6", ""
-	a.wants(t, s, "[192.0.2.1] [192.0.2.0 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::]", want)
+	a.wants(t, s, "[192.0.2.1] [192.0.2.2 192.0.2.3 192.0.2.5 192.0.2.6 192.0.2.7 2001:db8::1]", want)
 	s.Delete(services, "shop", "dual")
-	want["late"] = "192.0.2.0"
+	want["late"] = "192.0.2.2"
 	delete(want, "dual")
-	a.wants(t, s, "[192.0.2.1] [192.0.2.0 192.0.2.5 192.0.2.6 192.0.2.7]", want)
+	a.wants(t, s, "[192.0.2.1] [192.0.2.2 192.0.2.3 192.0.2.5 192.0.2.6 192.0.2.7]", want)
 	if have := s.Object(services, "shop", "foreign"); !strings.Contains(have, `"ingress":[{"ip":"198.51.100.1"}]`) {
 		t.Errorf("the Service of another controller is %s", have)
 	}
+}
+
+// TestServiceOfAnotherProxyHoldsItsAddress has a Service leave Mustang for another proxy and come back. Meanwhile the
+// node does not answer for its address, and no other Service gets it.
+func TestServiceOfAnotherProxyHoldsItsAddress(t *testing.T) {
+	t.Parallel()
+	s, a := kubetest.Start(t), &announced{}
+	balancedNode(s, t)
+	old := balancer("old", "01", balancing, `{"ip": "192.0.2.2", "ipMode": "VIP"}`)
+	s.Put(t, services, old)
+	start(t, s, newTable(), balancedBy(a))
+	a.wants(t, s, "[192.0.2.1] [192.0.2.2]", nil)
+	for _, label := range []string{"service-proxy-name", "headless"} {
+		s.Put(t, services, strings.Replace(old, `"name":`, `"labels": {"service.kubernetes.io/`+label+`": "other"}, "name":`,
+			1))
+		a.wants(t, s, "[192.0.2.1] []", nil)
+		s.Put(t, services, balancer("new", "02", balancing, ""))
+		a.wants(t, s, "[192.0.2.1] [192.0.2.3]", map[string]string{"old": "192.0.2.2", "new": "192.0.2.3"})
+		s.Put(t, services, old)
+		a.wants(t, s, "[192.0.2.1] [192.0.2.2 192.0.2.3]", map[string]string{"old": "192.0.2.2", "new": "192.0.2.3"})
+		s.Delete(services, "shop", "new")
+		a.wants(t, s, "[192.0.2.1] [192.0.2.2]", nil)
+	}
+}
+
+// TestChangedDevicesAreAnnounced has the devices of a node change, and another host use an address, which an event of
+// the Service names.
+func TestChangedDevicesAreAnnounced(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	a := &announced{disturbed: make(chan struct{}, 1), conflicts: map[netip.Addr]string{}}
+	balancedNode(s, t)
+	s.Put(t, services, balancer("web", "01", balancing, `{"ip": "192.0.2.2", "ipMode": "VIP"}`))
+	start(t, s, newTable(), balancedBy(a))
+	a.wants(t, s, "[192.0.2.1] [192.0.2.2]", nil)
+	before := a.rounds()
+	a.disturbed <- struct{}{}
+	testkit.Eventually(t, balanceResync/2, func() error {
+		if n := a.rounds(); n <= before {
+			return fmt.Errorf("%d rounds, as before", n)
+		}
+		return nil
+	})
+	a.Lock()
+	a.conflicts = map[netip.Addr]string{netip.MustParseAddr("192.0.2.2"): "host X uses it"}
+	a.Unlock()
+	a.disturbed <- struct{}{}
+	wantsEvents(t, s, map[string]int{`"message":"node here: load-balancer address 192.0.2.2: host X uses it"`: 1})
+}
+
+// TestGivenAddressesStay has a Service with an address that the agent has set, and does not read yet.
+func TestGivenAddressesStay(t *testing.T) {
+	t.Parallel()
+	a := New(Options{Node: "here", Cluster: testkit.Must(kube.Connect(kubetest.Start(t).Kubeconfig(t)))(t),
+		State: status.NewTracker(), Log: slog.New(slog.DiscardHandler),
+		Pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/28")}})
+	put := func(name, created, ingress string) {
+		e := kube.Event{Kind: kube.Services, Namespace: "shop", Name: name,
+			Object: []byte(balancer(name, created, balancing, ingress))}
+		testkit.Succeed(t, a.services.on(e))
+	}
+	put("new", "02", "")
+	given := map[manifest.Name]kube.Ingress{}
+	assign := func(want string) {
+		t.Helper()
+		changes, _ := a.pooled(given).assign()
+		testkit.Check(t, fmt.Sprint(changes) == want, "the changes are %v, want %s", changes, want)
+		for _, c := range changes {
+			given[manifest.Name{Namespace: c.Namespace, Name: c.Name}] = c
+		}
+	}
+	assign("[{shop new [] [192.0.2.1]}]")
+	put("old", "01", "")
+	assign("[{shop old [] [192.0.2.2]}]")
+	put("new", "02", `{"ip": "192.0.2.1"}`)
+	put("old", "01", `{"ip": "192.0.2.2"}`)
+	assign("[]")
+	testkit.Check(t, len(given) == 0, "all is read, and given are %v", given)
 }
 
 // TestOneNodeOwnsAnAddress has a table of nodes that can serve addresses or not.
@@ -121,15 +237,17 @@ func TestOneNodeOwnsAnAddress(t *testing.T) {
 	}
 	pool := netip.MustParsePrefix("192.0.2.0/24")
 	p := &pools{prefixes: []netip.Prefix{pool}, holders: map[netip.Addr]manifest.Name{}}
-	for addr := pool.Addr(); pool.Contains(addr); addr = addr.Next() {
+	former := netip.MustParseAddr("198.51.100.1") // of a pool that is gone
+	for addr := pool.Addr().Next(); addr != rtnl.LastAddress(pool); addr = addr.Next() {
 		n := manifest.Name{Namespace: "shop", Name: addr.String()}
 		p.holders[addr] = n
-		p.services = append(p.services, manifest.LoadBalancer{Name: n, Active: true, Has: []netip.Addr{addr}})
+		p.services = append(p.services, manifest.LoadBalancer{Name: n, Active: true, Has: []netip.Addr{former, addr}})
 	}
 	owners := func() map[netip.Addr]string {
 		all := map[netip.Addr]string{}
+		p.able = able(of)
 		for name := range of {
-			for _, addr := range p.owned(name, of) {
+			for _, addr := range p.owned(name) {
 				testkit.Check(t, all[addr] == "", "%v is owned by %s and %s", addr, all[addr], name)
 				all[addr] = name
 			}
@@ -137,13 +255,13 @@ func TestOneNodeOwnsAnAddress(t *testing.T) {
 		return all
 	}
 	before, counts := owners(), map[string]int{}
-	testkit.Check(t, len(before) == 256, "%d of 256 addresses have an owner", len(before))
+	testkit.Check(t, len(before) == 254, "%d of 254 addresses have an owner", len(before))
 	for _, name := range before {
 		counts[name]++
 	}
 	for i := range 4 {
 		n := counts[fmt.Sprint("node", i)]
-		testkit.Check(t, n >= 32 && n <= 128, "node%d owns %d of 256 addresses", i, n)
+		testkit.Check(t, n >= 32 && n <= 128, "node%d owns %d of 254 addresses", i, n)
 	}
 	of["node1"] = kube.Node{}
 	for addr, name := range owners() {
@@ -158,4 +276,12 @@ func TestOneNodeOwnsAnAddress(t *testing.T) {
 	}
 	delete(of, "node2")
 	testkit.Check(t, len(owners()) == 0, "without a node with an endpoint: %v", owners())
+	of = map[string]kube.Node{"not-ready": {}, "leaving": {Leaving: true}, "excluded": {Excluded: true}}
+	for i := range p.services {
+		p.services[i].Nodes = nil
+	}
+	for addr, name := range owners() {
+		testkit.Check(t, name == "not-ready", "without a Ready node, %v is owned by %s", addr, name)
+	}
+	testkit.Check(t, len(owners()) == 254, "without a Ready node %d of 254 addresses have an owner", len(owners()))
 }
