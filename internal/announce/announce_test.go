@@ -116,8 +116,13 @@ func TestAddressesResolveToTheirOwner(t *testing.T) {
 	}
 	apply(1, owned...) // before the former owner knows
 	apply(0)
-	for _, addr := range owned {
-		s.learns(t, addr, s.macs[1])
+	for _, addr := range owned { // the client does not ask
+		testkit.Eventually(t, time.Minute, func() error {
+			if entry := testkit.Command(t, s.client, "ip neigh show "+addr.String()); !strings.Contains(entry, s.macs[1]) {
+				return fmt.Errorf("the former owner: %s", entry)
+			}
+			return nil
+		})
 	}
 	changed := testkit.Must(nodes[1].Watch(t.Context()))(t)
 	testkit.Command(t, s.nodes[1], "ip link set eth0 down")
@@ -132,17 +137,6 @@ func TestAddressesResolveToTheirOwner(t *testing.T) {
 	nodes[1].Close()
 	testkit.Command(t, s.client, "ip neigh flush all")
 	s.at(t, owned[0], "FAILED")
-}
-
-// learns waits until the client's neighbour entry of an address has a MAC address. The client does not ask.
-func (s *segment) learns(t *testing.T, addr netip.Addr, mac string) {
-	t.Helper()
-	testkit.Eventually(t, time.Minute, func() error {
-		if entry := testkit.Command(t, s.client, "ip neigh show "+addr.String()); !strings.Contains(entry, mac) {
-			return fmt.Errorf("%v is %q, want %s", addr, entry, mac)
-		}
-		return nil
-	})
 }
 
 // TestAddressesOfOthersAreRefused has a node own addresses of other hosts, of its routes and of subnets. It answers for
@@ -175,12 +169,25 @@ func TestAddressesOfOthersAreRefused(t *testing.T) {
 	s.at(t, netip.MustParseAddr("192.0.2.8"), s.macs[0])
 	testkit.Command(t, s.client, "ip address del 192.0.2.7/24 dev eth0")
 	testkit.Command(t, s.client, "ip address del 2001:db8::7/64 dev eth0")
+	conn := raw(t, s.client)
 	s.apply(t, a, 0, used...)
 	for _, addr := range used {
 		s.at(t, addr, s.macs[0])
 	}
-	claim := frame(broadcast, testkit.Must(net.ParseMAC(s.macs[1]))(t), nil, "192.0.2.7", "192.0.2.7")
+	announces := func(times int) {
+		t.Helper()
+		await(t, conn, func(arp header.ARP) bool {
+			if arp.ProtocolAddressSender()[3] == 7 && arp.ProtocolAddressTarget()[3] == 7 &&
+				net.HardwareAddr(arp.HardwareAddressSender()).String() == s.macs[0] {
+				times--
+			}
+			return times == 0
+		})
+	}
+	announces(announcements)
+	claim := frame(broadcast, testkit.Must(net.ParseMAC(s.macs[1]))(t), nil, [2]byte{7, 7})
 	testkit.Must(raw(t, s.nodes[1]).WriteTo(claim, &packet.Addr{HardwareAddr: broadcast}))(t)
+	announces(1)
 	testkit.Eventually(t, time.Minute, func() error {
 		conflicts := testkit.Must(a.Apply(s.self(0), used))(t)
 		if why := conflicts[used[0]]; !strings.Contains(why, "host "+s.macs[1]) {
@@ -188,7 +195,6 @@ func TestAddressesOfOthersAreRefused(t *testing.T) {
 		}
 		return nil
 	})
-	s.learns(t, used[0], s.macs[0])
 }
 
 // raw returns a socket on the device of a host.
@@ -205,10 +211,21 @@ func raw(t *testing.T, host *netns.Namespace) *packet.Conn {
 	return conn
 }
 
-// frame returns an ARP request, with a VLAN tag or without.
-func frame(to, from net.HardwareAddr, vlan []byte, sender, target string) []byte {
-	return slices.Concat(to, from, vlan, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, from,
-		netip.MustParseAddr(sender).AsSlice(), make([]byte, 6), netip.MustParseAddr(target).AsSlice())
+// await reads ARP packets until one is as it should be.
+func await(t *testing.T, conn *packet.Conn, is func(header.ARP) bool) {
+	t.Helper()
+	testkit.Succeed(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	for buffer, found := make([]byte, 1500), false; !found; {
+		n, _, err := conn.ReadFrom(buffer)
+		testkit.Succeed(t, err)
+		found = is(buffer[14:n])
+	}
+}
+
+// frame returns an ARP request of the last bytes of two addresses, with a VLAN tag or without.
+func frame(to, from net.HardwareAddr, vlan []byte, ends [2]byte) []byte {
+	return slices.Concat(to, from, vlan, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, from, []byte{192, 0, 2, ends[0]},
+		make([]byte, 6), []byte{192, 0, 2, ends[1]})
 }
 
 // TestRequestsToOthersAreIgnored sends requests in a VLAN that the node has no device of, and to another MAC address on
@@ -222,20 +239,16 @@ func TestRequestsToOthersAreIgnored(t *testing.T) {
 	testkit.Command(t, s.nodes[0], "ip link set eth0 promisc on")
 	conn, me, other := raw(t, s.client), net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
 	for _, f := range [][]byte{
-		frame(broadcast, me, []byte{0x81, 0, 0, 200}, "192.0.2.100", "192.0.2.7"),
-		frame(other, me, nil, "192.0.2.100", "192.0.2.7"), frame(broadcast, me, nil, "192.0.2.100", "192.0.2.8"),
+		frame(broadcast, me, []byte{0x81, 0, 0, 200}, [2]byte{100, 7}), frame(other, me, nil, [2]byte{100, 7}),
+		frame(broadcast, me, nil, [2]byte{100, 8}),
 	} {
 		testkit.Must(conn.WriteTo(f, &packet.Addr{HardwareAddr: broadcast}))(t)
 	}
-	testkit.Succeed(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
-	for buffer, answered := make([]byte, 1500), false; !answered; {
-		n, _, err := conn.ReadFrom(buffer)
-		testkit.Succeed(t, err)
-		if arp := header.ARP(buffer[14:n]); arp.Op() == header.ARPReply {
-			answered = arp.ProtocolAddressSender()[3] == 8
-			testkit.Require(t, answered, "%v is answered", arp.ProtocolAddressSender())
-		}
-	}
+	await(t, conn, func(arp header.ARP) bool {
+		is8 := arp.ProtocolAddressSender()[3] == 8
+		testkit.Require(t, is8 || arp.Op() != header.ARPReply, "%v is answered", arp.ProtocolAddressSender())
+		return is8 && arp.Op() == header.ARPReply
+	})
 }
 
 // TestUsersOfAnAddressAreWarned has a device configured with an address of a Service. Its duplicate address detection
