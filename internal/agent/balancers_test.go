@@ -160,8 +160,8 @@ func TestServiceOfAnotherProxyHoldsItsAddress(t *testing.T) {
 	start(t, s, newTable(), balancedBy(a))
 	a.wants(t, s, "[192.0.2.1] [192.0.2.2]", nil)
 	for _, label := range []string{"service-proxy-name", "headless"} {
-		s.Put(t, services, strings.Replace(old, `"name":`, `"labels": {"service.kubernetes.io/`+label+`": "other"}, "name":`,
-			1))
+		labels := `"labels": {"service.kubernetes.io/` + label + `": "other"}, `
+		s.Put(t, services, strings.Replace(old, `"name":`, labels+`"name":`, 1))
 		a.wants(t, s, "[192.0.2.1] []", nil)
 		s.Put(t, services, balancer("new", "02", balancing, ""))
 		a.wants(t, s, "[192.0.2.1] [192.0.2.3]", map[string]string{"old": "192.0.2.2", "new": "192.0.2.3"})
