@@ -49,7 +49,12 @@ require (
 	k8s.io/utils v0.0.0-20250604170112-4c0f3b243397
 )
 
-require github.com/prometheus/client_model v0.6.2 // indirect
+require (
+	github.com/mdlayher/genetlink v1.3.2 // indirect
+	github.com/prometheus/client_model v0.6.2 // indirect
+	golang.org/x/crypto v0.58.0 // indirect
+	golang.zx2c4.com/wireguard/wgctrl v0.0.0-20241231184526-a9ab2273dd10 // indirect
+)
 
 require (
 	codeberg.org/chavacava/garif v0.2.1 // indirect

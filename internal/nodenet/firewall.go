@@ -26,6 +26,8 @@ const (
 	kept4     = "kept4"
 	kept6     = "kept6"
 	nodesSet  = "nodes"
+	far4      = "far4"
+	far6      = "far6"
 )
 
 var notUnicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
@@ -39,6 +41,8 @@ type firewall struct {
 	pods, kept []netip.Prefix
 	nodes      []netip.Addr // the only senders that may use the tunnel, at port; port 0: no tunnel
 	port       uint16
+	// With WireGuard, own are the ranges of this node's pods, and far of the others.
+	own, far []netip.Prefix
 }
 
 func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
@@ -46,6 +50,12 @@ func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
 		f.pods, f.kept = self.Ranges, slices.Concat(self.Ranges, o.Kept, notUnicast)
 		for _, n := range others {
 			f.kept = append(f.kept, n.Ranges...)
+		}
+	}
+	if p.encrypted {
+		f.own = self.Ranges
+		for _, n := range others {
+			f.far = append(f.far, n.Ranges...)
 		}
 	}
 	if p.tunnel {
@@ -157,6 +167,11 @@ func (f firewall) sets(table *nftables.Table) (sets []set) {
 			sets = append(sets, set{addressSet(table, name, is4, true), intervals(f.kept, is4)})
 		}
 	}
+	if len(f.own) > 0 {
+		for name, is4 := range map[string]bool{far4: true, far6: false} {
+			sets = append(sets, set{addressSet(table, name, is4, true), intervals(f.far, is4)})
+		}
+	}
 	if f.port == 0 {
 		return sets
 	}
@@ -229,6 +244,12 @@ func (f firewall) chains(table *nftables.Table) (chains []chain) {
 		for _, p := range f.pods {
 			c.rules = append(c.rules, slices.Concat(leaving(p), verdict(&expr.Masq{FullyRandom: true})))
 		}
+	}
+	if len(f.own) > 0 {
+		plain := add("plain", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
+		plain.rules = f.plain()
+		into := add("encrypted", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+		into.rules = f.foreign()
 	}
 	return chains
 }

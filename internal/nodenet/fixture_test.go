@@ -100,6 +100,10 @@ func (c *cluster) addNode(k kind, i int) {
 	c.t.Helper()
 	n := &node{Node: Node{Name: fmt.Sprint("node-", i)}, ns: testkit.Namespace(c.t, fmt.Sprint("node", i))}
 	n.network = New(Options{Host: n.ns, Routing: k.routing, Masquerade: true})
+	if k.routing == WireGuard {
+		testkit.RequireMode(c.t, ProbeWireGuard())
+		n.setKey(c.t)
+	}
 	port := fmt.Sprint("port", i)
 	c.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: n.ns, Name: "eth0"}, rtnl.VethEnd{Namespace: c.wire, Name: port},
 		podlink.DefaultMTU))
@@ -132,9 +136,7 @@ func (c *cluster) addPod(n *node, k kind) {
 	c.t.Helper()
 	mode := testkit.Must(podlink.Lookup(cmp.Or(k.link, "veth")))(c.t)
 	network := podlink.Network{Host: n.ns, MTU: podlink.DefaultMTU}
-	if k.routing != Native {
-		network.MTU -= Overhead(n.Addresses[0])
-	}
+	network.MTU -= k.routing.overhead(n.Addresses[0])
 	for _, r := range n.Ranges {
 		gateway := r.Addr().Next()
 		network.Gateways = append(network.Gateways, netip.PrefixFrom(gateway, r.Bits()))

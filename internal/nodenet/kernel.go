@@ -5,6 +5,7 @@ package nodenet
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -94,9 +95,17 @@ func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 
 // apply changes the kernel's state to a plan. It adds what a route needs before the route.
 func (h host) apply(want plan) error {
-	device, err := h.device()
+	vxlan, err := h.device()
 	if err != nil {
 		return err
+	}
+	wireguard, err := h.wireguard()
+	if err != nil {
+		return err
+	}
+	device := vxlan
+	if want.encrypted {
+		device = wireguard
 	}
 	for i := range want.routes {
 		if want.routes[i].device == 0 {
@@ -119,8 +128,11 @@ func (h host) apply(want plan) error {
 			}
 		}
 	}
-	if device.index != 0 && !want.tunnel {
-		errs = append(errs, h.deleteDevice(device))
+	if vxlan.index != 0 && !want.tunnel {
+		errs = append(errs, h.deleteDevice(vxlan))
+	}
+	if wireguard.index != 0 && !want.encrypted {
+		errs = append(errs, h.deleteDevice(wireguard))
 	}
 	if want.tunnel && !want.left {
 		errs = append(errs, h.setPeers(device.index, want.peers))
@@ -145,17 +157,25 @@ func (h host) routes() (map[route]netlink.Route, error) {
 		}
 		for _, r := range routes {
 			via, _ := netip.AddrFromSlice(r.Gw)
-			own[route{rtnl.Prefix(r.Dst), via.Unmap(), r.LinkIndex}] = r
+			at := route{rtnl.Prefix(r.Dst), via.Unmap(), r.LinkIndex}
+			if r.Type == unix.RTN_UNREACHABLE {
+				at.device = nowhere
+			}
+			own[at] = r
 		}
 	}
 	return own, nil
 }
 
 func (h host) addRoute(r route) error {
-	err := h.RouteAdd(&netlink.Route{
-		LinkIndex: r.device, Dst: rtnl.DeviceAddress(r.dst).IPNet, Gw: r.via.AsSlice(), Protocol: protocol,
-		Flags: int(netlink.FLAG_ONLINK),
-	})
+	add := netlink.Route{LinkIndex: r.device, Dst: rtnl.DeviceAddress(r.dst).IPNet, Gw: r.via.AsSlice(), Protocol: protocol}
+	switch {
+	case r.device == nowhere:
+		add.LinkIndex, add.Type, add.Priority = 0, unix.RTN_UNREACHABLE, math.MaxInt32
+	case r.via.IsValid():
+		add.Flags = int(netlink.FLAG_ONLINK)
+	}
+	err := h.RouteAdd(&add)
 	if errors.Is(err, unix.EEXIST) {
 		err = errors.New("one exists and is not the agent's")
 	}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodenet joins the pod networks of a cluster's nodes by routes over a common segment or a VXLAN device.
+// Package nodenet joins the pod networks of a cluster's nodes by routes over a common segment, or a VXLAN or
+// WireGuard device.
 //
 // All state is in the kernel. A [Network] reads it and writes differences. Its routes have a protocol number of their
 // own, the VXLAN network an id, the nftables table a name. It touches nothing else.
@@ -16,6 +17,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -29,6 +31,8 @@ type Options struct {
 	Host    *netns.Namespace
 	Routing Routing
 	Port    uint16 // the UDP port of VXLAN, the same on all nodes; 0 is [DefaultPort]
+	// Encryption is for WireGuard alone.
+	Encryption Encryption
 	// Masquerade translates the source of packets from the node's pods to an address of the node, unless the destination
 	// is a pod of a node or in Kept.
 	Masquerade bool
@@ -42,10 +46,17 @@ type Options struct {
 	Remotes func([]Remote) error
 }
 
+// Encryption is the private key of this node, and the UDP port of WireGuard, the same on all nodes.
+type Encryption struct {
+	Key  PrivateKey
+	Port uint16
+}
+
 // Network connects a node with the pods of other nodes.
 type Network struct {
 	Options
-	passed atomic.Pointer[[]Remote] // the ways that Remotes got last without an error
+	passed atomic.Pointer[[]Remote]               // the ways that Remotes got last without an error
+	names  atomic.Pointer[map[wgtypes.Key]string] // the nodes of the peers
 }
 
 // New returns a network. It changes nothing.
@@ -67,11 +78,11 @@ func (n *Network) open() (host, error) {
 func (n *Network) Apply(self Node, others []Node) error {
 	return n.planned(self, others, func(h host, want plan, others []Node) error {
 		errs := want.refused
-		if want.tunnel {
+		if want.tunnel || want.encrypted {
 			base, err := h.underlay(want.local)
 			if err == nil {
-				want.mtu = base.MTU - Overhead(want.local)
-				err = h.setUpDevice(want, n.Port)
+				want.mtu = base.MTU - n.Routing.overhead(want.local)
+				err = n.setUpTunnel(h, want)
 			}
 			if err != nil {
 				errs = append(errs, err)
@@ -82,6 +93,18 @@ func (n *Network) Apply(self Node, others []Node) error {
 		errs = append(errs, newFirewall(want, self, others, n.Options).apply(n.Host), h.apply(want))
 		return errors.Join(append(errs, n.passRemotes(h, want))...)
 	})
+}
+
+func (n *Network) setUpTunnel(h host, want plan) error {
+	if !want.encrypted {
+		return h.setUpDevice(want, n.Port)
+	}
+	names := map[wgtypes.Key]string{}
+	for _, p := range want.peers {
+		names[p.key] = p.node
+	}
+	n.names.Store(&names)
+	return n.setUpWireGuard(h, want)
 }
 
 // planned calls do with the plan to reach the valid other nodes (see [Sound]). The plan has the errors about the rest.
@@ -114,7 +137,7 @@ func (n *Network) passRemotes(h host, want plan) error {
 	secured, err := n.transforms()
 	var have map[route]netlink.Route
 	var ways []Remote
-	if err == nil && !secured {
+	if err == nil && !secured && !want.encrypted {
 		if have, err = h.routes(); err == nil {
 			ways, err = h.remotes(want, have, n.Port)
 		}
@@ -154,11 +177,14 @@ func (n *Network) has(h host) (Host, error) {
 	if n.Reserved != nil {
 		has.Reserved = n.Reserved()
 	}
-	if n.Routing == Auto || n.Routing == VXLAN {
+	switch n.Routing {
+	case Auto, VXLAN:
 		has.Tunnel = n.Port
+	case WireGuard:
+		has.Tunnel = n.Encryption.Port
 	}
 	for _, d := range devices {
-		if d.Name != DeviceName && d.Name != AddressesOfIPVS {
+		if d.Name != DeviceName && d.Name != WireGuardName && d.Name != AddressesOfIPVS {
 			has.Local = append(has.Local, d.Addrs...)
 		}
 	}
@@ -203,9 +229,7 @@ func (n *Network) MTU(self Node, others []Node) (mtu int, err error) {
 			local = self.Addresses[0] // no node is reached by a tunnel
 		}
 		base, err := h.underlay(local)
-		if mtu = base.MTU; err == nil && n.Routing != Native && n.Routing != Off {
-			mtu -= Overhead(local)
-		}
+		mtu = base.MTU - n.Routing.overhead(local)
 		return err
 	})
 	return mtu, err
@@ -215,7 +239,7 @@ func (n *Network) MTU(self Node, others []Node) (mtu int, err error) {
 type Way struct {
 	Node  string
 	Range netip.Prefix
-	// Via is "native via 192.0.2.2" or "vxlan via 192.0.2.2", with the other node's address, and "by eBPF" where programs
+	// Via is "native via 192.0.2.2", or the same with "vxlan" or "wireguard", with the other node's address, and "by eBPF" where programs
 	// bypass the stacks; empty: the range is not reached.
 	Via string
 	// There is set if the route and the tunnel's neighbours are in the kernel. Lacks names the missing one.
@@ -227,7 +251,10 @@ type Way struct {
 // changes nothing.
 func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error, err error) {
 	err = n.planned(self, others, func(h host, want plan, others []Node) error {
-		refused = want.refused
+		if refused = want.refused; want.encrypted {
+			ways, err = n.inspectEncrypted(h, want)
+			return err
+		}
 		device, err := h.device()
 		if err != nil {
 			return err

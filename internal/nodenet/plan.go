@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
 	"mustang/internal/rtnl"
 )
 
@@ -19,6 +21,7 @@ type Node struct {
 	// Addresses are the addresses at which other nodes reach it, the preferred one of each family first.
 	Addresses []netip.Addr
 	Ranges    []netip.Prefix // the ranges of its pods
+	Key       string         // the public key of its WireGuard device in base64; empty: none
 	// Created and UID decide which of two nodes is older: Created is the object's time, UID decides within a second.
 	Created time.Time
 	UID     string
@@ -35,6 +38,8 @@ const (
 	Native Routing = "native"
 	// VXLAN sends packets to the other node through a tunnel (RFC 7348).
 	VXLAN Routing = "vxlan"
+	// WireGuard encrypts packets to the other node. A node without a key is not reached. It needs Options.Encryption.
+	WireGuard Routing = "wireguard"
 	// Off leaves it to the network.
 	Off Routing = "off"
 )
@@ -45,6 +50,8 @@ func (r *Routing) UnmarshalText(text []byte) error {
 	case Auto, Native, VXLAN, Off:
 		*r = value
 		return nil
+	case WireGuard:
+		return fmt.Errorf("routing %q: want --encrypt=on", text)
 	}
 	return fmt.Errorf("routing %q: want %s, %s, %s or %s", text, Auto, Native, VXLAN, Off)
 }
@@ -52,19 +59,24 @@ func (r *Routing) UnmarshalText(text []byte) error {
 // MarshalText returns the word.
 func (r Routing) MarshalText() ([]byte, error) { return []byte(r), nil }
 
-// NodeError names what of a node is left out, and the reason.
-type NodeError struct{ Node, Text string }
+// NodeError names what of a node is left out, and the reason. Alike: the reason is the same for all other nodes.
+type NodeError struct {
+	Node, Text string
+	Alike      bool
+}
 
 func (e *NodeError) Error() string { return "node " + e.Node + ": " + e.Text }
 
 func refuse(node, format string, args ...any) error {
-	return &NodeError{node, fmt.Sprintf(format, args...)}
+	return &NodeError{Node: node, Text: fmt.Sprintf(format, args...)}
 }
 
 type plan struct {
 	// tunnel is whether it needs the VXLAN device, with these properties. Processes of the node reach pods of other nodes
 	// from its addresses, so that answers return through the tunnel. If left is set, the tunnel stays as it is.
+	// encrypted is the same for the WireGuard device.
 	tunnel    bool
+	encrypted bool
 	left      bool
 	local     netip.Addr
 	mac       net.HardwareAddr
@@ -81,9 +93,12 @@ type peer struct {
 	mac      net.HardwareAddr
 	underlay netip.Addr
 	hops     []netip.Addr // its addresses in the tunnel
+	node     string
+	key      wgtypes.Key // of WireGuard, with the ranges that it may send from
+	ranges   []netip.Prefix
 }
 
-// route leads to a range of pods. A device of 0 is the tunnel's.
+// route leads to a range of pods. A device of 0 is the tunnel's; nowhere: it refuses packets.
 type route struct {
 	dst    netip.Prefix
 	via    netip.Addr
@@ -97,6 +112,10 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 		return p
 	}
 	p.local = underlay(self, others)
+	if routing == WireGuard {
+		p.encrypt(self, others)
+		return p
+	}
 	for _, n := range others {
 		far := peer{mac: macOf(n.Name), underlay: ofFamily(n.Addresses, p.local)}
 		for _, r := range n.Ranges {
@@ -170,12 +189,28 @@ func ofFamily(addresses []netip.Addr, family netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// Overhead is the tunnel's overhead per packet in bytes: headers of Ethernet, VXLAN, UDP and IP.
-func Overhead(underlay netip.Addr) int {
+// Overhead is VXLAN's overhead per packet in bytes: headers of Ethernet, VXLAN, UDP and IP.
+func Overhead(underlay netip.Addr) int { return 30 + headers(underlay) }
+
+// sealed is WireGuard's overhead per packet in bytes: its header and tag, headers of UDP and IP.
+func sealed(underlay netip.Addr) int { return 40 + headers(underlay) }
+
+func headers(underlay netip.Addr) int {
 	if underlay.Is6() {
-		return 70
+		return 40
 	}
-	return 50
+	return 20
+}
+
+// overhead returns the overhead of a kind of routing per packet in bytes; with Auto of the tunnel.
+func (r Routing) overhead(underlay netip.Addr) int {
+	switch r {
+	case Native, Off:
+		return 0
+	case WireGuard:
+		return sealed(underlay)
+	}
+	return Overhead(underlay)
 }
 
 func macOf(name string) net.HardwareAddr {

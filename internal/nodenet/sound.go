@@ -55,9 +55,6 @@ func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) 
 	for _, r := range self.Ranges {
 		taken.add(claim{r, self.Name, false})
 	}
-	older := func(a, b Node) int { // times are from the API server, in seconds
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID), cmp.Compare(a.Name, b.Name))
-	}
 	for _, n := range slices.SortedFunc(slices.Values(others), older) {
 		addresses, ranges := n.Addresses, n.Ranges
 		n.Addresses, n.Ranges = nil, nil
@@ -83,6 +80,11 @@ func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) 
 	}
 	slices.SortFunc(sound, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return sound, refused
+}
+
+// older orders nodes by age. Times are from the API server, in seconds.
+func older(a, b Node) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID), cmp.Compare(a.Name, b.Name))
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

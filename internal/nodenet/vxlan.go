@@ -25,7 +25,7 @@ const DeviceName = "mst-vxlan"
 // name. It is the letters mst.
 const networkID = 0x6d7374
 
-// device is our VXLAN device; index 0: there is none.
+// device is our VXLAN or WireGuard device; index 0: there is none.
 type device struct {
 	index int
 	link  netlink.Link
@@ -47,7 +47,7 @@ func (h host) device() (device, error) {
 
 func (h host) deleteDevice(d device) error {
 	if err := rtnl.DeleteLink(h.Handle, d.index); err != nil {
-		return fmt.Errorf("delete device %q: %w", DeviceName, err)
+		return fmt.Errorf("delete device %q: %w", d.link.Attrs().Name, err)
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func newVXLAN(attrs netlink.LinkAttrs, id int, local netip.Addr, port uint16) *n
 func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 	have, err := rtnl.Dump(func() ([]netlink.Addr, error) { return h.AddrList(link, unix.AF_UNSPEC) })
 	if err != nil {
-		return fmt.Errorf("list addresses of device %q: %w", DeviceName, err)
+		return fmt.Errorf("list addresses of device %q: %w", link.Attrs().Name, err)
 	}
 	var there []netip.Prefix
 	for _, a := range have {
@@ -130,7 +130,7 @@ func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 			continue
 		}
 		if err := h.AddrDel(link, &a); err != nil {
-			return fmt.Errorf("delete address %v of device %q: %w", p, DeviceName, err)
+			return fmt.Errorf("delete address %v of device %q: %w", p, link.Attrs().Name, err)
 		}
 	}
 	for _, a := range want {
@@ -139,7 +139,7 @@ func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 			continue
 		}
 		if err := h.AddrReplace(link, rtnl.DeviceAddress(p)); err != nil {
-			return fmt.Errorf("add address %v to device %q: %w", p, DeviceName, err)
+			return fmt.Errorf("add address %v to device %q: %w", p, link.Attrs().Name, err)
 		}
 	}
 	return nil
