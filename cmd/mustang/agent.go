@@ -166,6 +166,11 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if o.cgroup, err = findCgroup(o.cgroup); err != nil {
 		return err
 	}
+	if o.nodes.encrypt == encryptOn {
+		if err := nodenet.ProbeWireGuard(); err != nil {
+			return fmt.Errorf("--encrypt=on: %w", err)
+		}
+	}
 	client, err := kube.Connect(o.kubeconfig)
 	if err != nil {
 		return err
@@ -186,6 +191,10 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if err != nil {
 		return fmt.Errorf("--cni-socket: %w", err)
 	}
+	key, err := o.nodes.encryptIn(o.runDir)
+	if err != nil {
+		return err
+	}
 	state := status.NewTracker()
 	state.Tell(traffic.Collector{Root: c.BPFRoot})
 	if err := mountBPF(c.BPFRoot); err != nil {
@@ -203,6 +212,9 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			o.nodes.options.Remotes = node.Remotes(ctx, d)
 			network, announcer := nodenet.New(o.nodes.options), announce.New(ns)
 			defer announcer.Close()
+			if key != "" {
+				state.Tell(withoutHandshake(network))
+			}
 			all, ctx := errgroup.WithContext(ctx)
 			all.Go(func() error { return serveAt(ctx, "healthz", o.healthz, state.Probes()) })
 			all.Go(func() error { return serveAt(ctx, "metrics", o.metrics, state.Metrics()) })
@@ -216,8 +228,8 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: o.nodePorts,
 					Primary: primary, Forward: func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }},
-				Nodes: network, Attacher: &o.nodes, State: state, Log: log, Pools: o.pools, Announcer: announcer,
-				Endpoints: d.Endpoints(), Warnings: o.nodes.apart, Config: status.Config{
+				Nodes: network, Attacher: &o.nodes, Key: key, State: state, Log: log, Pools: o.pools, Announcer: announcer,
+				Endpoints: d.Endpoints(), Warnings: o.nodes.warnings(network), Config: status.Config{
 					Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link,
 					Services: o.nodes.pods.Services, Routing: string(o.nodes.options.Routing),
 				},

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
@@ -26,6 +27,9 @@ import (
 	"mustang/internal/nodenet"
 )
 
+// Values of --encrypt.
+const encryptOff, encryptOn = "off", "on"
+
 // Values of --link-change.
 const linkRefuse, linkDrain = "refuse", "drain"
 
@@ -35,6 +39,7 @@ type agentNodes struct {
 	place   install.Place
 	pods    install.Network
 	proxied bool   // services off whatever the link
+	encrypt string // off or on
 	change  string // the reaction to attached pods of another link mode
 	runDir  string // of the CNI plugin's records
 	bpfRoot string // of the datapath
@@ -46,6 +51,10 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 		"how pods reach pods of other nodes: native over a segment that both nodes are on, vxlan, auto (native where it "+
 			"can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
+	flags.Var(cli.OneOf(&a.encrypt, encryptOff, encryptOn), "encrypt",
+		"on: WireGuard encrypts packets between pods of different nodes, in place of --routing; off")
+	flags.Uint16Var(&a.options.Encryption.Port, "encrypt-port", nodenet.WireGuardPort,
+		"UDP `port` of WireGuard, the same on all nodes")
 	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "masquerade traffic from pods to outside the cluster")
 	flags.Var(cli.List(&a.options.Kept, netip.ParsePrefix, "a prefix like 10.0.0.0/8"), "masquerade-exclude",
 		"`prefix` of destinations that are not masqueraded, as the pods of all nodes")
@@ -78,6 +87,12 @@ func (a *agentNodes) check() error {
 	switch {
 	case a.options.Port == 0:
 		return errors.New("--vxlan-port: 0 is not a port: want one from 1 to 65535")
+	case a.options.Encryption.Port == 0:
+		return errors.New("--encrypt-port: 0 is not a port: want one from 1 to 65535")
+	case a.encrypt == encryptOn && a.options.Routing != nodenet.Auto:
+		return fmt.Errorf("--encrypt=on: WireGuard takes the place of --routing=%s: leave --routing out", a.options.Routing)
+	case a.encrypt == encryptOn && netconf.CheckEncrypted(a.pods.Link) != nil:
+		return fmt.Errorf("--encrypt=on: %w", netconf.CheckEncrypted(a.pods.Link))
 	case a.place.ConfDir == "":
 		return nil
 	}
@@ -90,6 +105,48 @@ func (a *agentNodes) check() error {
 		return fmt.Errorf("%w: choose another --link or other --services, or allow it by --allow-services-off", err)
 	}
 	return nil
+}
+
+// encryptIn has WireGuard encrypt packets between nodes, if that is wanted, with the key in a directory. It returns the
+// public key.
+func (a *agentNodes) encryptIn(dir string) (public string, err error) {
+	if a.encrypt != encryptOn {
+		return "", nil
+	}
+	if a.options.Encryption.Key, err = nodenet.LoadKey(dir); err != nil {
+		return "", fmt.Errorf("--encrypt=on: %w", err)
+	}
+	a.options.Routing = nodenet.WireGuard
+	return a.options.Encryption.Key.Public(), nil
+}
+
+// withoutHandshake is the metric of the nodes that WireGuard cannot reach.
+func withoutHandshake(network *nodenet.Network) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mustang_wireguard_peers_without_handshake",
+		Help: "Nodes without a WireGuard handshake within the last 3 minutes; -1: WireGuard cannot be read.",
+	}, func() float64 {
+		late, err := network.WithoutHandshake()
+		if err != nil {
+			return -1
+		}
+		return float64(len(late))
+	})
+}
+
+// warnings adds the nodes that WireGuard cannot reach to apart.
+func (a *agentNodes) warnings(network *nodenet.Network) func() []string {
+	return func() []string {
+		all := a.apart()
+		late, err := network.WithoutHandshake()
+		if err != nil {
+			all = append(all, err.Error())
+		}
+		if len(late) > 0 {
+			all = append(all, fmt.Sprintf("no WireGuard handshake within %s: %s", nodenet.LateHandshake, cli.FirstOf(late, 20)))
+		}
+		return all
+	}
 }
 
 // apart lists the links of pods that new pods may be unable to reach, and pods whose link is unknown.

@@ -74,6 +74,7 @@ type Options struct {
 	// Nodes joins the pods of all nodes; nil if another program does. Attacher starts after Nodes; it may be nil.
 	Nodes    Nodes
 	Attacher Attacher
+	Key      string // the public key of WireGuard that the agent publishes after Nodes; empty: none
 	// Pools are the addresses for load balancers, and Announcer answers for them. Without pools neither is used.
 	Pools     []netip.Prefix
 	Announcer Announcer
@@ -168,7 +169,8 @@ func (s *nodeSet) on(e kube.Event) error {
 
 func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, available, known bool) {
 	for at, n := range s.of {
-		node := nodenet.Node{Name: at, Addresses: n.Addresses, Ranges: n.PodCIDRs, Created: n.Created, UID: n.UID}
+		node := nodenet.Node{Name: at, Addresses: n.Addresses, Ranges: n.PodCIDRs, Created: n.Created, UID: n.UID,
+			Key: n.Key}
 		if at == name {
 			self, available, known = node, n.Available, true
 		} else {

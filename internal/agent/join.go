@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"mustang/internal/kube"
 	"mustang/internal/nodenet"
 	"mustang/internal/service/manifest"
 )
@@ -98,8 +99,16 @@ func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.No
 	errs := a.Nodes.Apply(self, others)
 	a.mu.Lock()
 	a.attach, a.nodes.unread = true, true // a tunnel may be new, and the host may have other networks
+	for _, err := range parts(errs) {
+		if left := (*nodenet.NodeError)(nil); errors.As(err, &left) && left.Alike {
+			a.warnings.add(kube.Warning{Kind: kube.Nodes, Name: left.Node, Reason: "NotJoined", Text: left.Text, Everywhere: true})
+		}
+	}
 	a.mu.Unlock()
 	a.wake()
+	if self.Key != a.Key {
+		errs = errors.Join(errs, a.Cluster.SetKey(ctx, self.Name, a.Key))
+	}
 	if len(self.Ranges) == 0 {
 		return errs
 	}

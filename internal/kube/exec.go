@@ -141,6 +141,7 @@ type Node struct {
 	Excluded            bool      // whether it must not serve addresses of load balancers
 	Created             time.Time // when the object was made; UID identifies it
 	UID                 string
+	Key                 string // the public key of WireGuard that its agent has published; empty: none
 }
 
 const taintDeleted = "ToBeDeletedByClusterAutoscaler"
@@ -152,7 +153,7 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 		return n, fmt.Errorf("object Node: %w", err)
 	}
 	n = Node{Zone: o.Labels[corev1.LabelTopologyZone], Leaving: o.DeletionTimestamp != nil,
-		Created: o.CreationTimestamp.Time, UID: string(o.UID)}
+		Created: o.CreationTimestamp.Time, UID: string(o.UID), Key: o.Annotations[KeyAnnotation]}
 	_, n.Excluded = o.Labels[corev1.LabelNodeExcludeBalancers]
 	for _, t := range o.Spec.Taints {
 		n.Leaving = n.Leaving || t.Key == taintDeleted
@@ -193,6 +194,24 @@ func (c *Client) SetAvailable(ctx context.Context, node string) error {
 		metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("set condition %s of node %s: %w", corev1.NodeNetworkUnavailable, node, err)
+	}
+	return nil
+}
+
+// SetKey publishes the public key of a node's WireGuard device in its Node object; empty: it removes the key. It needs
+// no more permission than SetAvailable.
+func (c *Client) SetKey(ctx context.Context, node, key string) error {
+	value := map[string]any{KeyAnnotation: nil}
+	if key != "" {
+		value[KeyAnnotation] = key
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": value}})
+	if err == nil {
+		_, err = c.dynamic.Resource(Nodes.resource()).Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{},
+			"status")
+	}
+	if err != nil {
+		return fmt.Errorf("set annotation %s of node %s: %w", KeyAnnotation, node, err)
 	}
 	return nil
 }

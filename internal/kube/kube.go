@@ -102,6 +102,9 @@ const (
 	triggered = "endpoints.kubernetes.io/last-change-trigger-time"
 )
 
+// KeyAnnotation is the annotation of a Node with the public key of its WireGuard device, which its agent writes.
+const KeyAnnotation = "mustang/wireguard-key"
+
 // Meta is the metadata of an object, without names and labels.
 type Meta struct {
 	// Created is when it was created, in RFC 3339, and UID is the cluster's.

@@ -134,7 +134,7 @@ func encode(object any) ([]byte, error) {
 	m.SetResourceVersion("")
 	m.SetGeneration(0)
 	annotations := map[string]string{}
-	for _, key := range []string{mirror, triggered} {
+	for _, key := range []string{mirror, triggered, KeyAnnotation} {
 		if value, ok := m.GetAnnotations()[key]; ok {
 			annotations[key] = value
 		}

@@ -35,14 +35,22 @@ const (
 	LateHandshake = 3 * time.Minute
 )
 
+type unsupportedError struct{}
+
+func (unsupportedError) Error() string {
+	return "this kernel has no WireGuard: the module wireguard cannot be loaded (CONFIG_WIREGUARD, Linux 5.6)"
+}
+
+func (unsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
+
 // ProbeWireGuard returns an error that matches errors.ErrUnsupported if the kernel lacks WireGuard. The kernel loads the
 // module for it.
 func ProbeWireGuard() error {
-	if _, err := netlink.GenlFamilyGet("wireguard"); err != nil {
-		return fmt.Errorf("this kernel has no WireGuard: generic netlink family wireguard: %w (%w)", err,
-			errors.ErrUnsupported)
+	_, err := netlink.GenlFamilyGet("wireguard")
+	if errors.Is(err, unix.ENOENT) {
+		return unsupportedError{}
 	}
-	return nil
+	return err
 }
 
 func inWireGuard[T any](ns *netns.Namespace, do func(*wgctrl.Client) (T, error)) (T, error) {

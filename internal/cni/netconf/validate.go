@@ -301,12 +301,24 @@ func AutoLinks() (names []string) {
 // CheckProxied returns an error if services are off, and pods of a node bypass the host: rules of kube-proxy would
 // translate packets to a cluster IP, but never see the answer.
 func CheckProxied(link, services string) error {
-	past := linksWith(func(t podlink.Traits) bool { return !t.Routed && !t.NetfilterCall })
-	if services != ServicesOff || !slices.Contains(past, link) {
+	if services != ServicesOff || !pastHost(link) {
 		return nil
 	}
 	return fmt.Errorf("link %s with services off: pods of a node answer each other past the host, so cluster IPs of "+
 		"kube-proxy fail between them", link)
+}
+
+// CheckEncrypted returns an error if packets of a pod can leave the node past the host's routes, and so past the device
+// that encrypts them.
+func CheckEncrypted(link string) error {
+	if pastHost(link) {
+		return fmt.Errorf("link %s: packets of pods leave past the host's routes: choose veth, bridge, netkit or netkit-l2", link)
+	}
+	return nil
+}
+
+func pastHost(link string) bool {
+	return slices.Contains(linksWith(func(t podlink.Traits) bool { return !t.Routed && !t.NetfilterCall }), link)
 }
 
 // Together reports whether pods of a network reach each other if they have these two link modes: they are the same, or

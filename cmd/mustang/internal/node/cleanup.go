@@ -49,11 +49,11 @@ func AgentCleanup(c *cli.Config) *cobra.Command {
 	o := cleanup{Config: c, place: install.Place{ConfName: install.DefaultConfName}}
 	cmd := &cobra.Command{
 		Use: "cleanup",
-		Short: "Remove the routes, the VXLAN device and the firewall's table that agents have made on this node; --all: " +
+		Short: "Remove the routes, the tunnel's device and the firewall's table that agents have made on this node; --all: " +
 			"all of Mustang",
 		Long: `Remove what connects the pods of this node with pods of other nodes: the routes of protocol 109, the device
-mst-vxlan, and the nftables table mustang-agent. The node goes on to forward packets. End the agent first.
-Services and policies stay, and so does the CNI plugin.
+mst-vxlan or mst-wg with its key, and the nftables table mustang-agent. The node goes on to forward packets. End
+the agent first. Services and policies stay, and so does the CNI plugin.
 
 With --all, also remove the CNI configuration and plugins, the eBPF programs and maps, what pods shared
 on the node, and the plugin's own files. This program stays, and so do files of other projects. While
@@ -181,6 +181,9 @@ func (o cleanup) removeNetwork(ctx context.Context, ns *netns.Namespace) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, objects.ErrNoBPFFS),
 		o.all && errors.As(err, new(*objects.LayoutError)):
 		err = nil // no programs, or all are removed
+	}
+	if gone := os.Remove(filepath.Join(o.dir, nodenet.KeyFile)); !errors.Is(gone, fs.ErrNotExist) {
+		err = errors.Join(err, gone)
 	}
 	return errors.Join(err, nodenet.New(options).Remove())
 }
