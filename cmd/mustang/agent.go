@@ -213,7 +213,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			network, announcer := nodenet.New(o.nodes.options), announce.New(ns)
 			defer announcer.Close()
 			if key != "" {
-				state.Tell(withoutHandshake(network))
+				state.TellLate(network.WithoutHandshake)
 			}
 			all, ctx := errgroup.WithContext(ctx)
 			all.Go(func() error { return serveAt(ctx, "healthz", o.healthz, state.Probes()) })

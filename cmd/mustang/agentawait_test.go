@@ -18,6 +18,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"mustang/internal/cni/install"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/server"
 	"mustang/internal/netns"
 	"mustang/internal/testkit"
@@ -52,7 +53,7 @@ func (p *kubePod) object() string {
 // add starts ADD, and returns a function that waits for its end: the error has the output of the plugin.
 func (n *agentNode) add(p *kubePod, config []byte) (end func() error) {
 	n.t.Helper()
-	cmd := exec.Command(n.plugin)
+	cmd := exec.Command(staticProgram(n.t, netconf.PluginType))
 	cmd.Env = append(n.env(), server.SocketVariable+"="+n.dir+"/cni/cni.sock", "CNI_COMMAND=ADD", "CNI_CONTAINERID="+
 		p.id, "CNI_IFNAME=eth0",
 		"CNI_PATH=/nowhere", "CNI_NETNS="+p.Path(), "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+p.name+

@@ -49,7 +49,7 @@ func TestCleanupAll(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	n := c.nodes[0]
-	program := testkit.Must(os.ReadFile(c.plugin))(n.t)
+	program := testkit.Must(os.ReadFile(staticProgram(n.t, netconf.PluginType)))(n.t)
 	n.must(os.Mkdir(n.dir+"/bin", 0o755))
 	n.must(os.WriteFile(n.dir+"/bin/"+netconf.PluginType, program, 0o755))
 	devices := func() string {

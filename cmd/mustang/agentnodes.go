@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
@@ -118,20 +117,6 @@ func (a *agentNodes) encryptIn(dir string) (public string, err error) {
 	}
 	a.options.Routing = nodenet.WireGuard
 	return a.options.Encryption.Key.Public(), nil
-}
-
-// withoutHandshake is the metric of the nodes that WireGuard cannot reach.
-func withoutHandshake(network *nodenet.Network) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "mustang_wireguard_peers_without_handshake",
-		Help: "Nodes without a WireGuard handshake within the last 3 minutes; -1: WireGuard cannot be read.",
-	}, func() float64 {
-		late, err := network.WithoutHandshake()
-		if err != nil {
-			return -1
-		}
-		return float64(len(late))
-	})
 }
 
 // warnings adds the nodes that WireGuard cannot reach to apart.

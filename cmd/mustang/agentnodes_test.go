@@ -50,7 +50,6 @@ type cluster struct {
 	t      *testing.T
 	api    *kubetest.Server
 	config string
-	plugin string // its path
 	wire   *netns.Namespace
 	nodes  []*agentNode
 }
@@ -62,7 +61,7 @@ func newCluster(t *testing.T) *cluster {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	testkit.RequireTool(t, "ip")
-	c := &cluster{t: t, api: kubetest.Start(t), plugin: staticProgram(t, netconf.PluginType)}
+	c := &cluster{t: t, api: kubetest.Start(t)}
 	c.config = c.api.Kubeconfig(t)
 	wire := testkit.Namespace(t, "wire")
 	c.wire = wire
@@ -153,17 +152,20 @@ func (n *agentNode) attach() []byte {
 	n.pod = testkit.Namespace(n.t, fmt.Sprint("pod", n.number))
 	stdout := n.call("ADD", config)
 	versioned := testkit.Must(create.CreateFromBytes(stdout))(n.t)
-	result := testkit.Must(types100.NewResultFromResult(versioned))(n.t)
+	n.attached(testkit.Must(types100.NewResultFromResult(versioned))(n.t))
+	return config
+}
+
+func (n *agentNode) attached(result *types100.Result) {
 	for _, ip := range result.IPs {
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
 		n.pods = append(n.pods, addr.Unmap())
 	}
-	return config
 }
 
 func (n *agentNode) call(verb string, config []byte) []byte {
 	n.t.Helper()
-	cmd := exec.Command(n.plugin)
+	cmd := exec.Command(staticProgram(n.t, netconf.PluginType))
 	cmd.Env = append(n.env(), "CNI_COMMAND="+verb, "CNI_CONTAINERID=pod", "CNI_IFNAME=eth0", "CNI_PATH=/nowhere",
 		"CNI_NETNS="+n.pod.Path())
 	var stdout bytes.Buffer

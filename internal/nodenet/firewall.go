@@ -133,6 +133,11 @@ func (c chain) comment(rule []expr.Any) []byte {
 }
 
 func same(conn *nftables.Conn, chains []chain, sets []set) bool {
+	there, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	there = slices.DeleteFunc(there, func(c *nftables.Chain) bool { return c.Table.Name != tableName })
+	if err != nil || len(there) != len(chains) {
+		return false
+	}
 	for _, c := range chains {
 		have, err := conn.GetRules(c.Table, c.Chain)
 		if err != nil || len(have) != len(c.rules) {

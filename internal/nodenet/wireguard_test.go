@@ -3,16 +3,29 @@
 package nodenet
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/policies"
+	"mustang/internal/netns"
+	"mustang/internal/podlink"
+	"mustang/internal/policy/manifest"
 	"mustang/internal/rtnl"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -115,4 +128,197 @@ func TestWireGuard(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWireGuardPolicies has policies deny and allow a pod of another node by its address, and a client outside reach a
+// pod of another node at a node port: the packets come by a device without programs.
+func TestWireGuardPolicies(t *testing.T) {
+	o := newOverlay(t, way{routing: WireGuard})
+	ways := testkit.Must(o.datapaths[0].Remotes().List())(t)
+	testkit.Check(t, len(ways) == 0, "programs have ways past WireGuard: %v", ways)
+	taps := []*wiretap{o.wiretap(o.nodes[0]), o.wiretap(o.nodes[1])}
+	o.reach("without a policy")
+	from, to := o.nodes[0], o.nodes[1]
+	apply := func(cidr netip.Prefix) {
+		set := testkit.Must(manifest.Read(strings.NewReader("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, " +
+			"metadata: {name: some}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: {cidr: '" +
+			cidr.String() + "'}}]}]}}")))(t)
+		testkit.Must(o.datapaths[1].Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}))(t)
+	}
+	for f, addr := range to.pods {
+		server := testkit.Echo(t, to.pod, "udp", netip.AddrPortFrom(addr, 0).String()).String()
+		apply(single(from.pods[f].Next()))
+		_, err := testkit.RoundTrip(t, from.pod, "udp", server, []byte("x"))
+		testkit.Check(t, errors.Is(err, os.ErrDeadlineExceeded), "a policy that allows another address: %v", err)
+		apply(single(from.pods[f]))
+		_, err = o.roundTrip(from.pod, "udp", server, []byte("x"))
+		testkit.Check(t, err == nil, "a policy that allows the address: %v", err)
+	}
+	testkit.Must(o.datapaths[1].Policies().Apply(t.Context(), service.CLI, policies.Set{}))(t)
+
+	client := testkit.Namespace(t, "client")
+	o.must(rtnl.AddVeth(rtnl.VethEnd{Namespace: client, Name: "eth0"}, rtnl.VethEnd{Namespace: o.wire, Name: "client"},
+		podlink.DefaultMTU))
+	o.ip(o.wire, "link set client master br0 up")
+	addresses := []netip.Prefix{prefix("192.0.2.%d/24", 9), prefix("2001:db8::%d/64", 9)}
+	o.must(rtnl.In(client).Configure("eth0", rtnl.DeviceConfig{Addresses: addresses, Up: true}))
+	for f, addr := range to.pods {
+		s := service.Service{Frontend: netip.AddrPortFrom(from.Addresses[f], 30080), Protocol: service.TCP, External: true}
+		s.Backends = []service.Backend{{Addr: testkit.Echo(t, to.pod, "tcp", netip.AddrPortFrom(addr, 0).String())}}
+		testkit.Must(o.datapaths[0].Services().Apply(t.Context(), service.CLI, []service.Service{s}))(t)
+		var seen netip.AddrPort
+		testkit.Eventually(t, time.Minute, func() (err error) {
+			seen, err = testkit.RoundTrip(t, client, "tcp", s.Frontend.String(), make([]byte, 1<<16))
+			return err
+		})
+		testkit.Check(t, seen.Addr() == from.Ranges[f].Addr(), "the pod sees the client outside as %v", seen)
+	}
+	for i, n := range o.nodes {
+		taps[i].check(t, n.Name)
+	}
+}
+
+// TestWireGuardFailsClosed takes away the key, the device or the peer of a node, lets another node claim its key, and
+// gives it a new one. Pods reach it by WireGuard, or not at all, though a default route leads there.
+func TestWireGuardFailsClosed(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, kind{nodes: 3, routing: WireGuard})
+	a, b, thief := c.nodes[0], c.nodes[1], c.nodes[2]
+	c.must(rtnl.In(a.ns).AddDefaultRoutes("eth0", b.Addresses))
+	taps := []*wiretap{c.wiretap(a), c.wiretap(b)}
+	c.apply()
+	c.reach("joined")
+	server := testkit.Echo(t, b.pod, "tcp", netip.AddrPortFrom(b.pods[0], 0).String()).String()
+	refused := func(what string) {
+		t.Helper()
+		for _, from := range []*node{{pod: a.pod}, {pod: a.ns}} {
+			conn, err := testkit.Dial(from.pod, "tcp", server)
+			if err == nil {
+				_ = conn.Close()
+			}
+			testkit.Check(t, errors.Is(err, unix.EHOSTUNREACH), "%s: %v", what, err)
+		}
+	}
+	left := func(what, text string) {
+		t.Helper()
+		err := a.network.Apply(a.Node, c.others(a))
+		testkit.Check(t, err != nil && strings.HasPrefix(err.Error(), text), "%s: %v", what, err)
+	}
+	c.ip(a.ns, "link del "+WireGuardName)
+	refused("no device")
+	c.must(a.network.Apply(a.Node, c.others(a)))
+	c.reach("another device")
+
+	key := b.Key
+	b.Key = ""
+	left("no key", "node node-2: its agent has not published a WireGuard key")
+	refused("no key")
+	b.Key = "secret"
+	left("a damaged key", `node node-2: its WireGuard key "secret" is not 32 bytes in base64`)
+	refused("a damaged key")
+	b.Key, thief.Key = key, key
+	b.Created, thief.Created = time.Unix(1, 0), time.Unix(2, 0)
+	left("a stolen key", "node node-3: its WireGuard key is the key of node node-2")
+	_, err := testkit.RoundTrip(t, a.pod, "tcp", server, secret)
+	testkit.Check(t, err == nil, "the owner of the key: %v", err)
+
+	thief.setKey(t)
+	b.setKey(t)
+	c.apply()
+	c.reach("new keys")
+	late := testkit.Must(a.network.WithoutHandshake())(t)
+	testkit.Check(t, late == nil, "without a handshake: %v", late)
+	c.ip(b.ns, "link set "+WireGuardName+" down")
+	thief.setKey(t) // it does not use this one
+	thief.network.Encryption.Key = b.network.Encryption.Key
+	c.must(a.network.Apply(a.Node, c.others(a)))
+	late = testkit.Must(a.network.WithoutHandshake())(t)
+	testkit.Check(t, slices.Equal(late, []string{"node-3"}), "without a handshake: %v", late)
+	for i, n := range c.nodes[:2] {
+		taps[i].check(t, n.Name)
+	}
+}
+
+// TestWireGuardSwitched joins nodes with WireGuard that were joined without, and the reverse. A node with WireGuard takes
+// no packet in plain text. After Remove nothing is left.
+func TestWireGuardSwitched(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, kind{nodes: 2, routing: WireGuard})
+	a, b := c.nodes[0], c.nodes[1]
+	for _, r := range []Routing{VXLAN, WireGuard, Native, WireGuard} {
+		a.network.Routing, b.network.Routing = r, r
+		c.apply()
+		c.reach(string(r))
+	}
+	b.network.Routing = Native
+	c.must(b.network.Apply(b.Node, c.others(b)))
+	server := testkit.Echo(t, a.pod, "udp", netip.AddrPortFrom(a.pods[0], 0).String()).String()
+	conn := testkit.Must(testkit.Dial(b.pod, "udp", server))(t)
+	defer conn.Close()
+	testkit.Eventually(t, time.Minute, func() error {
+		_, err := conn.Write(secret)
+		if rules := c.run(a.ns, "nft list chain inet mustang-agent plain"); strings.Count(rules, "packets 0") != 1 {
+			return errors.Join(err, errors.New(rules))
+		}
+		return nil
+	})
+	b.network.Routing = WireGuard
+	c.apply()
+	conn, err := netns.Get(a.ns, func() (net.Conn, error) { // with a source that is not in the node's range
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: a.Addresses[0].AsSlice()}}
+		return d.Dial("tcp", testkit.Echo(t, b.pod, "tcp", netip.AddrPortFrom(b.pods[0], 0).String()).String())
+	})
+	c.must(err)
+	defer conn.Close()
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	testkit.Check(t, err == nil && strings.HasPrefix(line, a.Ranges[0].Addr().String()+":"), "seen as %s, %v", line, err)
+	for _, n := range c.nodes {
+		c.must(n.network.Remove())
+		testkit.Check(t, c.owned(n) == "", "after Remove there is %s", c.owned(n))
+	}
+}
+
+// owned returns what Apply has made on a node.
+func (c *cluster) owned(n *node) string {
+	c.t.Helper()
+	h := testkit.Must(n.network.open())(c.t)
+	defer h.Close()
+	routes := testkit.Must(h.routes())(c.t)
+	var out strings.Builder
+	for r := range routes {
+		fmt.Fprintln(&out, r)
+	}
+	for _, name := range []string{WireGuardName, DeviceName} {
+		if has, _ := rtnl.In(n.ns).HasDevice(name); has {
+			fmt.Fprintln(&out, name)
+		}
+	}
+	return out.String()
+}
+
+// TestKey makes a key once, prints it nowhere, and refuses a file that others can read or that has no key.
+func TestKey(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, KeyFile)
+	key := testkit.Must(LoadKey(dir))(t)
+	again := testkit.Must(LoadKey(dir))(t)
+	info := testkit.Must(os.Stat(path))(t)
+	text := string(testkit.Must(os.ReadFile(path))(t))
+	testkit.Check(t, again.Public() == key.Public() && info.Mode() == 0o600, "another key, or mode %v", info.Mode())
+	options := Options{Encryption: Encryption{Key: key}}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%d"} {
+		printed := fmt.Sprintf(verb+verb, key, options)
+		testkit.Check(t, strings.HasPrefix(printed, "(private)") && !strings.Contains(printed[9:], "wgtypes") &&
+			!strings.Contains(printed, fmt.Sprintf(verb, key.key)), "%s: %s", verb, printed)
+	}
+	files := testkit.Must(os.ReadDir(dir))(t)
+	testkit.Check(t, len(files) == 1, "%v", files)
+	testkit.Succeed(t, os.Chmod(path, 0o644))
+	_, err := LoadKey(dir)
+	testkit.Fails(t, err, path, "its owner alone")
+	testkit.Succeed(t, os.Chmod(path, 0o600))
+	testkit.Succeed(t, os.WriteFile(path, []byte(text[:20]), 0o600))
+	_, err = LoadKey(dir)
+	testkit.Fails(t, err, path, "is not a WireGuard key")
+	testkit.Check(t, !strings.Contains(err.Error(), text[:20]), "the error has the key")
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -71,6 +72,20 @@ func NewTracker() *Tracker {
 
 // Tell adds metrics to the agent's metrics.
 func (s *Tracker) Tell(of prometheus.Collector) { s.registry.MustRegister(of) }
+
+// TellLate adds the number of nodes that WireGuard cannot reach to the agent's metrics.
+func (s *Tracker) TellLate(late func() ([]string, error)) {
+	s.Tell(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mustang_wireguard_peers_without_handshake",
+		Help: "Nodes without a WireGuard handshake within the last 3 minutes; NaN: WireGuard cannot be read.",
+	}, func() float64 {
+		nodes, err := late()
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(len(nodes))
+	}))
+}
 
 func (s *Tracker) locked(do func()) {
 	s.mu.Lock()
