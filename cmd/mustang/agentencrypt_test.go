@@ -103,8 +103,37 @@ func (c *cluster) stream() (stop func() (int, error)) {
 	return func() (int, error) { cancel(); return sent, <-ended }
 }
 
-func (n *agentNode) key() string {
-	return string(testkit.Must(os.ReadFile(filepath.Join(n.dir, "agent", nodenet.KeyFile)))(n.t))
+// replaceKey removes the key of a node while its agent is away, and waits until the next one has published another. It
+// logs for how long the other node's pod gets no answer.
+func (n *agentNode) replaceKey() {
+	n.t.Helper()
+	a, b := n.cluster.nodes[0], n.cluster.nodes[1]
+	server := testkit.Echo(n.t, a.pod, "udp", netip.AddrPortFrom(a.pods[0], 0).String()).String()
+	conn := testkit.Must(testkit.Dial(b.pod, "udp", server))(n.t)
+	defer conn.Close()
+	path := filepath.Join(n.dir, "agent", nodenet.KeyFile)
+	info := testkit.Must(os.Stat(path))(n.t)
+	testkit.Check(n.t, info.Mode() == 0o600, "mode %v", info.Mode())
+	before := n.api.Object(nodeList, "", "node1")
+	n.kill()
+	n.must(os.Remove(path))
+	n.encrypted("on")
+	last, longest, published := time.Now(), time.Duration(0), false
+	testkit.Eventually(n.t, time.Minute, func() error {
+		_, _ = conn.Write([]byte("x"))
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		if _, err := conn.Read(make([]byte, 8)); err != nil {
+			return fmt.Errorf("published: %t; %w", published, err)
+		}
+		now := time.Now()
+		last, longest = now, max(longest, now.Sub(last))
+		if !published {
+			published = n.api.Object(nodeList, "", "node1") != before
+			return errors.New("the key is not replaced yet")
+		}
+		return nil
+	})
+	n.t.Logf("without an answer for %s while a key was replaced", longest)
 }
 
 func (n *agentNode) status() string {
@@ -153,12 +182,8 @@ func TestAgentEncrypts(t *testing.T) {
 	testkit.Check(t, err == nil && sent > 0, "while agents were killed, of %d datagrams: %v", sent, err)
 	wire.check(t, "killed agents")
 
-	before := a.key()
-	a.kill()
-	testkit.Succeed(t, os.Remove(filepath.Join(a.dir, "agent", nodenet.KeyFile)))
-	a.encrypted("on")
+	a.replaceKey()
 	c.joined("another key")
-	testkit.Check(t, a.key() != before, "the key is the same")
 	wire.check(t, "another key")
 
 	c.withoutKey(wire)
