@@ -30,7 +30,6 @@ import (
 	"mustang/internal/announce"
 	"mustang/internal/cgroup"
 	"mustang/internal/cni"
-	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/server"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/objects"
@@ -166,11 +165,6 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if o.cgroup, err = findCgroup(o.cgroup); err != nil {
 		return err
 	}
-	if o.nodes.encrypt == encryptOn {
-		if err := nodenet.ProbeWireGuard(); err != nil {
-			return fmt.Errorf("--encrypt=on: %w", err)
-		}
-	}
 	client, err := kube.Connect(o.kubeconfig)
 	if err != nil {
 		return err
@@ -191,8 +185,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if err != nil {
 		return fmt.Errorf("--cni-socket: %w", err)
 	}
-	key, err := o.nodes.encryptIn(o.runDir)
-	if err != nil {
+	if err := o.nodes.prepare(o.cniSocket, o.runDir); err != nil {
 		return err
 	}
 	state := status.NewTracker()
@@ -200,7 +193,6 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if err := mountBPF(c.BPFRoot); err != nil {
 		return err
 	}
-	o.nodes.pods.AwaitsAgent = o.cniSocket != nothing && o.nodes.pods.Services != netconf.ServicesOff
 	debug.SetGCPercent(collectAt)
 	checks := health.New()
 	defer func() { err = errors.Join(err, checks.Close()) }()
@@ -212,9 +204,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 			o.nodes.options.Remotes = node.Remotes(ctx, d)
 			network, announcer := nodenet.New(o.nodes.options), announce.New(ns)
 			defer announcer.Close()
-			if key != "" {
-				state.TellLate(network.WithoutHandshake)
-			}
+			state.TellLate(network.WithoutHandshake)
 			all, ctx := errgroup.WithContext(ctx)
 			all.Go(func() error { return serveAt(ctx, "healthz", o.healthz, state.Probes()) })
 			all.Go(func() error { return serveAt(ctx, "metrics", o.metrics, state.Metrics()) })
@@ -228,7 +218,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: o.nodePorts,
 					Primary: primary, Forward: func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }},
-				Nodes: network, Attacher: &o.nodes, Key: key, State: state, Log: log, Pools: o.pools, Announcer: announcer,
+				Nodes: network, Attacher: &o.nodes, Key: o.nodes.key, State: state, Log: log, Pools: o.pools, Announcer: announcer,
 				Endpoints: d.Endpoints(), Warnings: o.nodes.warnings(network), Config: status.Config{
 					Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link,
 					Services: o.nodes.pods.Services, Routing: string(o.nodes.options.Routing),

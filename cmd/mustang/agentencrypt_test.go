@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"mustang/internal/cni"
+	"mustang/internal/kube/kubetest"
 	"mustang/internal/nodenet"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
@@ -148,7 +149,8 @@ func TestAgentEncrypts(t *testing.T) {
 	t.Parallel()
 	testkit.RequireRoot(t)
 	if err := nodenet.ProbeWireGuard(); err != nil {
-		code, stdout, stderr := command(t, nil, "agent", "--node=n", "--encrypt=on", "--kubeconfig=/none")
+		code, stdout, stderr := command(t, nil, "agent", "--node=n", "--encrypt=on", "--kubeconfig", kubetest.Start(t).
+			Kubeconfig(t), "--run-dir", t.TempDir(), "--cgroup=none", "--cni-socket="+filepath.Join(t.TempDir(), "cni.sock"))
 		testkit.Check(t, code == exitFailed && stdout == "" && stderr == "mustang: --encrypt=on: "+err.Error()+"\n",
 			"code %d: %s%s", code, stdout, stderr)
 		testkit.RequireMode(t, err)

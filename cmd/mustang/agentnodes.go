@@ -39,6 +39,7 @@ type agentNodes struct {
 	pods    install.Network
 	proxied bool   // services off whatever the link
 	encrypt string // off or on
+	key     string // the public key; empty: off
 	change  string // the reaction to attached pods of another link mode
 	runDir  string // of the CNI plugin's records
 	bpfRoot string // of the datapath
@@ -106,17 +107,20 @@ func (a *agentNodes) check() error {
 	return nil
 }
 
-// encryptIn has WireGuard encrypt packets between nodes, if that is wanted, with the key in a directory. It returns the
-// public key.
-func (a *agentNodes) encryptIn(dir string) (public string, err error) {
+// prepare completes the options once the flags are checked. With --encrypt=on it reads the key in a directory.
+func (a *agentNodes) prepare(cniSocket, dir string) (err error) {
+	a.pods.AwaitsAgent = cniSocket != nothing && a.pods.Services != netconf.ServicesOff
 	if a.encrypt != encryptOn {
-		return "", nil
+		return nil
 	}
-	if a.options.Encryption.Key, err = nodenet.LoadKey(dir); err != nil {
-		return "", fmt.Errorf("--encrypt=on: %w", err)
+	if err = nodenet.ProbeWireGuard(); err == nil {
+		a.options.Encryption.Key, err = nodenet.LoadKey(dir)
 	}
-	a.options.Routing = nodenet.WireGuard
-	return a.options.Encryption.Key.Public(), nil
+	if err != nil {
+		return fmt.Errorf("--encrypt=on: %w", err)
+	}
+	a.options.Routing, a.key = nodenet.WireGuard, a.options.Encryption.Key.Public()
+	return nil
 }
 
 // warnings adds the nodes that WireGuard cannot reach to apart.

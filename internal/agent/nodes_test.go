@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"mustang/internal/kube/kubetest"
+	"mustang/internal/nodenet"
 	"mustang/internal/testkit"
 )
 
@@ -93,4 +95,44 @@ func TestClaimedExternalIPs(t *testing.T) {
 	rows.wants(t, "a claim of the host's network", "10.96.0.1:80/tcp []; 198.51.100.9:80/tcp []")
 	ips := fmt.Sprint(a.ClusterIPs())
 	testkit.Check(t, ips == "[10.96.0.1]", "cluster IPs %s", ips)
+}
+
+// TestKeyIsPublished publishes the key of WireGuard in the Node, again once the annotation is gone, and removes it
+// without encryption. A node without a key gets an event.
+func TestKeyIsPublished(t *testing.T) {
+	s := kubetest.Start(t)
+	here := nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, "")
+	s.Put(t, nodes, here)
+	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24"]`, ""))
+	published := func(what string, want bool) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			if o := s.Object(nodes, "", "here"); strings.Contains(o, `"mustang/wireguard-key":"public"`) != want {
+				return fmt.Errorf("%s: %s", what, o)
+			}
+			return nil
+		})
+	}
+	encrypting := func(o *Options) {
+		o.Key, o.Nodes = "public", keyless{&network{}}
+	}
+	a := agentOver(t, s, newTable(), encrypting)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- a.Run(ctx) }()
+	published("first", true)
+	s.Put(t, nodes, here)
+	published("again", true)
+	wantsEvents(t, s, map[string]int{`"message":"no key"`: 1, `"reason":"NotJoined"`: 1})
+	cancel()
+	testkit.Succeed(t, <-ended)
+	start(t, s, newTable(), joining(&network{}))
+	published("off", false)
+}
+
+// keyless is a network in which a node lacks a key.
+type keyless struct{ *network }
+
+func (keyless) Apply(nodenet.Node, []nodenet.Node) error {
+	return errors.Join(&nodenet.NodeError{Node: "far", Text: "no key", Alike: true})
 }

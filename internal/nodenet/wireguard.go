@@ -41,6 +41,7 @@ func (unsupportedError) Error() string {
 	return "this kernel has no WireGuard: the module wireguard cannot be loaded (CONFIG_WIREGUARD, Linux 5.6)"
 }
 
+// Is makes it match errors.ErrUnsupported.
 func (unsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // ProbeWireGuard returns an error that matches errors.ErrUnsupported if the kernel lacks WireGuard. The kernel loads the
