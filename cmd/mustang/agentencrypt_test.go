@@ -26,7 +26,8 @@ import (
 // encrypted starts an agent with --encrypt=on or off.
 func (n *agentNode) encrypted(value string) {
 	n.t.Helper()
-	n.launch("--cni-socket=none", "--encrypt", value, "--link=veth", "--services=off", "--uplink=none", "--cni-conf-dir", n.dir+"/conf")
+	n.launch("--cni-socket=none", "--encrypt", value, "--link=veth", "--services=off", "--uplink=none", "--cni-conf-dir",
+		n.dir+"/conf")
 }
 
 // attachHere is attach without the plugin's program: a guest is too slow to build it.
@@ -35,7 +36,7 @@ func (n *agentNode) attachHere() {
 	config := n.written()
 	n.pod = testkit.Namespace(n.t, fmt.Sprint("pod", n.number))
 	plugin := cni.Plugin{StateDir: n.dir + "/state", RunDir: n.dir + "/run", BPFRoot: n.root, Stderr: os.Stderr}
-	testkit.Eventually(n.t, time.Minute, func() error { // as a kubelet does: the agent has locks while it attaches programs
+	testkit.Eventually(n.t, time.Minute, func() error { // as a kubelet: the agent has locks while it attaches programs
 		return n.ns.Do(func() error {
 			result, err := plugin.Add(n.t.Context(), cni.Request{ContainerID: "pod", IfName: "eth0", Netns: n.pod.Path(),
 				Config: config})
@@ -144,7 +145,7 @@ func (n *agentNode) status() string {
 }
 
 // TestAgentEncrypts has two nodes with --encrypt=on, or names the missing feature of this kernel. Nothing between pods
-// is on the wire in plain text: at first, while agents are killed, after a key was replaced, and while a node has no key.
+// is on the wire in plain text: at first, while agents are killed, after a key was replaced, while a node lacks one.
 func TestAgentEncrypts(t *testing.T) {
 	t.Parallel()
 	testkit.RequireRoot(t)
@@ -209,8 +210,8 @@ func TestAgentEncrypts(t *testing.T) {
 	}
 }
 
-// withoutKey switches encryption off at a node: the other one sends it nothing in plain text, takes nothing from it, and
-// names it in its status and an event. Switched on again, pods reach each other.
+// withoutKey switches encryption off at a node. The other one sends it nothing in plain text, and names it in its
+// status and an event. Switched on again, pods reach each other.
 func (c *cluster) withoutKey(wire *plain) {
 	c.t.Helper()
 	a, b := c.nodes[0], c.nodes[1]

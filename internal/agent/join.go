@@ -101,7 +101,8 @@ func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.No
 	a.attach, a.nodes.unread = true, true // a tunnel may be new, and the host may have other networks
 	for _, err := range parts(errs) {
 		if left := (*nodenet.NodeError)(nil); errors.As(err, &left) && left.Alike {
-			a.warnings.add(kube.Warning{Kind: kube.Nodes, Name: left.Node, Reason: "NotJoined", Text: left.Text, Everywhere: true})
+			a.warnings.add(kube.Warning{Kind: kube.Nodes, Name: left.Node, Reason: "NotJoined", Text: left.Text,
+				Everywhere: true})
 		}
 	}
 	a.mu.Unlock()

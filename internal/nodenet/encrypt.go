@@ -18,8 +18,8 @@ import (
 // nowhere is the device of a route that refuses packets.
 const nowhere = -1
 
-// encrypt plans to reach other nodes by WireGuard alone. Behind each route is one that refuses packets: without the first
-// one, they would leave by the default route, in plain text. Of two nodes with one key, the older one has it.
+// encrypt plans to reach other nodes by WireGuard alone. Behind each route is one that refuses packets: without the
+// first one, they would leave by the default route, in plain text. Of two nodes with one key, the older one has it.
 func (p *plan) encrypt(self Node, others []Node) {
 	p.encrypted, p.addresses = true, rtnl.Addrs(self.Ranges)
 	owners := map[string]string{self.Key: self.Name}

@@ -168,7 +168,8 @@ func (h host) routes() (map[route]netlink.Route, error) {
 }
 
 func (h host) addRoute(r route) error {
-	add := netlink.Route{LinkIndex: r.device, Dst: rtnl.DeviceAddress(r.dst).IPNet, Gw: r.via.AsSlice(), Protocol: protocol}
+	add := netlink.Route{LinkIndex: r.device, Dst: rtnl.DeviceAddress(r.dst).IPNet, Gw: r.via.AsSlice(),
+		Protocol: protocol}
 	switch {
 	case r.device == nowhere:
 		add.LinkIndex, add.Type, add.Priority = 0, unix.RTN_UNREACHABLE, math.MaxInt32

@@ -26,8 +26,8 @@ func (PrivateKey) Format(to fmt.State, _ rune) { _, _ = io.WriteString(to, "(pri
 // Public returns the public key in base64.
 func (k PrivateKey) Public() string { return k.key.PublicKey().String() }
 
-// LoadKey reads the key from the file in a directory, and makes a new one if the file is missing. It refuses a file that
-// others than the owner can read.
+// LoadKey reads the key from the file in a directory, and makes a new one if the file is missing. It refuses a file
+// that others than the owner can read.
 func LoadKey(dir string) (PrivateKey, error) {
 	path := filepath.Join(dir, KeyFile)
 	info, err := os.Lstat(path)

@@ -239,8 +239,8 @@ func (n *Network) MTU(self Node, others []Node) (mtu int, err error) {
 type Way struct {
 	Node  string
 	Range netip.Prefix
-	// Via is "native via 192.0.2.2", or the same with "vxlan" or "wireguard", with the other node's address, and "by eBPF" where programs
-	// bypass the stacks; empty: the range is not reached.
+	// Via is "native via 192.0.2.2", or the same with "vxlan" or "wireguard", with the other node's address, and "by eBPF"
+	// where programs bypass the stacks; empty: the range is not reached.
 	Via string
 	// There is set if the route and the tunnel's neighbours are in the kernel. Lacks names the missing one.
 	There bool

@@ -38,14 +38,14 @@ const (
 type unsupportedError struct{}
 
 func (unsupportedError) Error() string {
-	return "this kernel has no WireGuard: the module wireguard cannot be loaded (CONFIG_WIREGUARD, Linux 5.6)"
+	return "this kernel lacks WireGuard: the module wireguard cannot be loaded (CONFIG_WIREGUARD, Linux 5.6)"
 }
 
 // Is makes it match errors.ErrUnsupported.
 func (unsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// ProbeWireGuard returns an error that matches errors.ErrUnsupported if the kernel lacks WireGuard. The kernel loads the
-// module for it.
+// ProbeWireGuard returns an error that matches errors.ErrUnsupported if the kernel lacks WireGuard. The kernel loads
+// the module for it.
 func ProbeWireGuard() error {
 	_, err := netlink.GenlFamilyGet("wireguard")
 	if errors.Is(err, unix.ENOENT) {

@@ -239,8 +239,8 @@ func TestWireGuardFailsClosed(t *testing.T) {
 	}
 }
 
-// TestWireGuardSwitched joins nodes with WireGuard that were joined without, and the reverse. A node with WireGuard takes
-// no packet in plain text. After Remove nothing is left.
+// TestWireGuardSwitched joins nodes with WireGuard that were joined without, and the reverse. A node with WireGuard
+// takes no packet in plain text. After Remove nothing is left.
 func TestWireGuardSwitched(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, kind{nodes: 2, routing: WireGuard})

@@ -312,7 +312,8 @@ func CheckProxied(link, services string) error {
 // that encrypts them.
 func CheckEncrypted(link string) error {
 	if pastHost(link) {
-		return fmt.Errorf("link %s: packets of pods leave past the host's routes: choose veth, bridge, netkit or netkit-l2", link)
+		return fmt.Errorf("link %s: packets of pods leave past the host's routes: choose veth, bridge, netkit or netkit-l2",
+			link)
 	}
 	return nil
 }
