@@ -42,6 +42,7 @@ require (
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/common v0.66.1
 	go.yaml.in/yaml/v3 v3.0.5
+	golang.zx2c4.com/wireguard/wgctrl v0.0.0-20241231184526-a9ab2273dd10
 	k8s.io/api v0.34.4
 	k8s.io/apimachinery v0.34.4
 	k8s.io/client-go v0.34.4
@@ -53,7 +54,6 @@ require (
 	github.com/mdlayher/genetlink v1.3.2 // indirect
 	github.com/prometheus/client_model v0.6.2 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
-	golang.zx2c4.com/wireguard/wgctrl v0.0.0-20241231184526-a9ab2273dd10 // indirect
 )
 
 require (
