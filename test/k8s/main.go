@@ -13,6 +13,7 @@
 //	build/k8s -nodes native kill 100                         # kill -9 of the agents under 500 connections a second
 //	build/k8s versions                                       # versions of ClusterNetworkPolicy go while a policy denies
 //	build/k8s -nodes native netpol-api v1beta1               # the conformance tests of network-policy-api
+//	build/k8s peers -time 1h -o docs/peers.md                # other networks beside Mustang, measured in turns
 //
 // It takes the image and the manifest of `make image` and `make manifest`. Each list of flags means a cluster for each
 // combination, one after the other. test runs a smoke test first, then the specs; -record keeps how they ended, and
@@ -59,6 +60,7 @@ type runner struct {
 	cluster               cluster.Options
 	selection             cluster.Selection
 	cache, record         string
+	args                  []string // without a command for a node
 	failed                bool
 }
 
@@ -68,6 +70,7 @@ const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] versions
        k8s [FLAGS] -nodes native|vxlan|three netpol-api v1beta1|v1alpha2
        k8s [-record FILE] table DOCUMENT
+       k8s [FLAGS] peers [-peers LIST] [-time TIME] [-o DOCUMENT]
 
 Groups of specs: conformance, others, netpol, short. Without a group: those of -focus and -skip, or the smoke test alone.
 
@@ -124,6 +127,13 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		(r.record == "" || r.selection.Focus == "") &&
 		!strings.Contains(r.node, "one"): // two of its pods share a port of nodes
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.netpolAPI(ctx, c, group) })
+	case command == "peers":
+		r.args = own
+		o, ok := r.comparisonOf(flags.Args()[1:])
+		if !ok {
+			return exitMisuse
+		}
+		err = r.compare(ctx, o)
 	case command == "build" && flags.NArg() == 1:
 		err = r.build(ctx)
 	case command == "up" && flags.NArg() == 1:
@@ -154,6 +164,21 @@ func (r *runner) build(ctx context.Context) (err error) {
 	return err
 }
 
+// paths sets the paths of what a cluster is made of, and builds missing parts.
+func (r *runner) paths(ctx context.Context) error {
+	r.cluster.Image, r.cluster.Manifest = "build/mustang-image.tar", "deploy/mustang.yaml"
+	r.cluster.Chart, r.cluster.Helm = "packaging/chart", "build/helm"
+	r.cluster.Program = filepath.Join("build/programs", runtime.GOARCH, "mustang") // as it is in the image
+	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest, &r.cluster.Program,
+		&r.cluster.Chart, &r.cluster.Helm} {
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	return r.build(ctx)
+}
+
 // clusters calls do with a cluster for each combination of flags, one after the other.
 func (r *runner) clusters(ctx context.Context, do func(*cluster.Cluster) error) error {
 	var setups []cluster.Setup
@@ -168,17 +193,7 @@ func (r *runner) clusters(ctx context.Context, do func(*cluster.Cluster) error) 
 			}
 		}
 	}
-	r.cluster.Image, r.cluster.Manifest = "build/mustang-image.tar", "deploy/mustang.yaml"
-	r.cluster.Chart, r.cluster.Helm = "packaging/chart", "build/helm"
-	r.cluster.Program = filepath.Join("build/programs", runtime.GOARCH, "mustang") // as it is in the image
-	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest, &r.cluster.Program,
-		&r.cluster.Chart, &r.cluster.Helm} {
-		var err error
-		if *path, err = filepath.Abs(*path); err != nil {
-			return err
-		}
-	}
-	if err := r.build(ctx); err != nil {
+	if err := r.paths(ctx); err != nil {
 		return err
 	}
 	for _, s := range setups {

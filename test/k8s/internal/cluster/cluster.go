@@ -42,10 +42,17 @@ type Setup struct {
 	// Nodes is one or three, for so many nodes; native or vxlan, for two nodes joined that way. Each node is in its own
 	// zone.
 	Nodes string
+	// Peer replaces Mustang: flannel or bridge on two nodes, with kube-proxy in the mode Proxy.
+	Peer, Proxy string
 }
 
-// String returns the set-up's name, such as veth/dual/native.
-func (s Setup) String() string { return s.Link + "/" + s.Family + "/" + s.Nodes }
+// String returns the set-up's name, such as veth/dual/native or flannel/vxlan/nftables.
+func (s Setup) String() string {
+	if s.Peer != "" {
+		return s.Peer + "/" + s.Nodes + "/" + s.Proxy
+	}
+	return s.Link + "/" + s.Family + "/" + s.Nodes
+}
 
 // Validate returns an error that names the unknown part of the set-up. The agent validates the link mode.
 func (s Setup) Validate() error {
@@ -66,6 +73,8 @@ type Options struct {
 	// program, installs it from. Program is the image's.
 	Image, Manifest, Program string
 	Chart, Helm              string
+	// Peers is the directory with the programs of other networks.
+	Peers string
 	// Dir takes the cluster's files while it runs, and its logs, which stay.
 	Dir string
 }
@@ -126,7 +135,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 		{"nodes", c.startNodes},
 		{"control plane", c.startControl},
 		{"kubelets", c.startKubelets},
-		{"Mustang", c.install},
+		{"network", c.installNetwork},
 		{"DNS", c.startDNS},
 		{"nodes that are ready", c.awaitNodes},
 	} {

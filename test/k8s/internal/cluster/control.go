@@ -125,6 +125,14 @@ func (n *node) startKubelet() error {
 			strings.Join(n.addrs, ","), "--root-dir="+n.path("kubelet"), "--cert-dir="+n.path("pki"))
 }
 
+// installNetwork installs the network of the set-up.
+func (c *Cluster) installNetwork() error {
+	if c.Peer != "" {
+		return c.installPeer()
+	}
+	return c.install()
+}
+
 // install installs Mustang with the flags of the set-up: on one node by its manifest, else by its chart.
 func (c *Cluster) install() error {
 	for _, n := range c.nodes {
@@ -184,21 +192,26 @@ func (c *Cluster) startDNS() error {
 	return errors.Join(c.nodes[0].daemon(c.Programs.Path("coredns"), "-conf", c.path("run", "Corefile")), c.apply(objects))
 }
 
-// awaitNodes returns when pods can start: all nodes are ready, Mustang is, and the outside has routes to pods.
+// ranges returns the node's ranges of pods, once it has them.
+func (n *node) ranges() (ranges []string, err error) {
+	err = n.c.await(2*time.Minute, func() error {
+		text, err := n.c.kubectl(nil, "get", "node", n.name, "-o", "jsonpath={.spec.podCIDRs[*]}")
+		if ranges = strings.Fields(text); err == nil && len(ranges) == 0 {
+			err = errors.New(n.name + " has no range of pods")
+		}
+		return err
+	})
+	return ranges, err
+}
+
+// awaitNodes returns when pods can start: all nodes are ready, the network is, and the outside has routes to pods.
 func (c *Cluster) awaitNodes() error {
 	for _, n := range c.nodes {
-		var ranges string
-		err := c.await(2*time.Minute, func() (err error) {
-			ranges, err = c.kubectl(nil, "get", "node", n.name, "-o", "jsonpath={.spec.podCIDRs[*]}")
-			if err == nil && ranges == "" {
-				err = errors.New(n.name + " has no range of pods")
-			}
-			return err
-		})
+		ranges, err := n.ranges()
 		if err != nil {
 			return err
 		}
-		for prefix := range strings.FieldsSeq(ranges) {
+		for _, prefix := range ranges {
 			via := n.addrs[0]
 			if strings.Contains(prefix, ":") {
 				via = n.addrs[len(n.addrs)-1]
@@ -208,11 +221,12 @@ func (c *Cluster) awaitNodes() error {
 			}
 		}
 	}
-	for _, args := range [][]string{
-		{"wait", "node", "--all", "--for=condition=Ready", "--timeout=120s"},
-		{"-n", "kube-system", "rollout", "status", "daemonset/mustang", "--timeout=120s"},
-	} {
-		if _, err := c.kubectl(nil, args...); err != nil {
+	if _, err := c.kubectl(nil, "wait", "node", "--all", "--for=condition=Ready", "--timeout=120s"); err != nil {
+		return err
+	}
+	if c.Peer == "" {
+		if _, err := c.kubectl(nil, "-n", "kube-system", "rollout", "status", "daemonset/mustang",
+			"--timeout=120s"); err != nil {
 			return err
 		}
 	}

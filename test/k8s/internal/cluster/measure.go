@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"mustang/internal/netns"
+	"mustang/internal/result"
+)
+
+// Bench runs `mustang bench cluster` with flags, and returns its results.
+func (c *Cluster) Bench(flags ...string) (result.File, error) {
+	dir := c.path("log", "bench")
+	if err := os.RemoveAll(dir); err != nil {
+		return result.File{}, err
+	}
+	args := append([]string{"bench", "cluster", "--nodes", "node1,node2", "--out", dir}, flags...)
+	if out, err := c.mustang(args...).CombinedOutput(); err != nil {
+		return result.File{}, fmt.Errorf("bench cluster: %w: %s", err, out)
+	}
+	return result.Read(filepath.Join(dir, "latest", "results.json"))
+}
+
+// Memory is the memory of a node's network, in bytes: resident, and not shared with files.
+type Memory struct{ Resident, Own float64 }
+
+// networkPrograms matches the names of processes that are a node's network.
+const networkPrograms = "^(mustang|flannel|kube-proxy)$"
+
+// Memory returns the memory of the processes that are the network of a node, on average over the nodes. No bench may
+// run: its processes have Mustang's name.
+func (c *Cluster) Memory() (Memory, error) {
+	var m Memory
+	for _, n := range c.nodes {
+		out, err := n.command(c.ctx, "sh", "-c", `for p in $(pgrep '`+networkPrograms+
+			`'); do grep -E '^(VmRSS|RssAnon):' /proc/$p/status; done`).Output()
+		if err != nil {
+			return m, fmt.Errorf("memory of %s: %w", n.name, err)
+		}
+		for line := range strings.Lines(string(out)) {
+			var name string
+			var kB float64
+			if _, err := fmt.Sscan(line, &name, &kB); err != nil {
+				return m, fmt.Errorf("memory of %s: %q: %w", n.name, line, err)
+			}
+			to := map[string]*float64{"VmRSS:": &m.Resident, "RssAnon:": &m.Own}[name]
+			*to += kB * 1024 / float64(len(c.nodes))
+		}
+	}
+	if m.Resident == 0 {
+		return m, errors.New("no process is the network of a node")
+	}
+	return m, nil
+}
+
+// StartPods starts pods and returns how long it took until all are ready. It removes them.
+func (c *Cluster) StartPods(count int) (time.Duration, error) {
+	objects, err := render("pods.yaml", map[string]any{"Count": count, "Image": PauseImage})
+	if err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	if err := c.apply(objects); err != nil {
+		return 0, err
+	}
+	_, err = c.kubectl(nil, "rollout", "status", "deployment/pods", "--timeout=300s")
+	took := time.Since(begun)
+	_, removed := c.kubectl(nil, "delete", "deployment", "pods", "--timeout=60s")
+	_, gone := c.kubectl(nil, "wait", "pod", "-l", "app=pods", "--for=delete", "--timeout=300s")
+	return took, errors.Join(err, removed, gone)
+}
+
+// changePace is the time between two changes. kube-proxy writes at once what changes a second after its last change.
+const changePace = 2 * time.Second
+
+// Change moves the endpoint of a Service between two nodes a number of times. It returns the times from the request to
+// the API server to the end of the first connection of a pod that the new endpoint answers.
+func (c *Cluster) Change(times int) (took []time.Duration, err error) {
+	err = c.withClient(func(ctx context.Context, pod *netns.Namespace) error {
+		s := &smoke{Cluster: c, pods: map[string][]string{}}
+		if err := s.plan(); err != nil {
+			return err
+		}
+		objects, err := render("peers.yaml", s.pods["web-node1"][0])
+		if err := errors.Join(err, c.apply(objects)); err != nil {
+			return err
+		}
+		service, err := c.kubectl(nil, "-n", "smoke", "get", "service", "moved", "-o", "jsonpath={.spec.clusterIP}")
+		if err != nil {
+			return err
+		}
+		url := "http://" + net.JoinHostPort(service, "80") + "/hostname"
+		answers := func(want string) error {
+			got, err := get(ctx, pod, url)
+			if err == nil && got != want {
+				err = fmt.Errorf("%q answers, not %s", got, want)
+			}
+			return err
+		}
+		if err := c.await(30*time.Second, func() error { return answers("web-node1") }); err != nil {
+			return err
+		}
+		for i := range times {
+			time.Sleep(changePace)
+			to := "web-" + c.nodes[(i+1)%len(c.nodes)].name
+			begun := time.Now()
+			if err := c.move(ctx, s.pods[to][0]); err != nil {
+				return err
+			}
+			for err = answers(to); err != nil; err = answers(to) {
+				if time.Since(begun) > loadTimeout {
+					return fmt.Errorf("change %d: %w", i+1, err)
+				}
+			}
+			took = append(took, time.Since(begun))
+		}
+		return nil
+	})
+	return took, err
+}
+
+// move makes an address the endpoint of the Service that moves.
+func (c *Cluster) move(ctx context.Context, address string) error {
+	_, server := c.server()
+	body := fmt.Sprintf(`{"endpoints": [{"addresses": [%q], "conditions": {"ready": true}}]}`, address)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, "https://"+net.JoinHostPort(server, "6443")+
+		"/apis/discovery.k8s.io/v1/namespaces/smoke/endpointslices/moved", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer admin")
+	request.Header.Set("Content-Type", "application/merge-patch+json")
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
+			return connect(c.outside, address, loadTimeout)
+		}}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the API server answers %s", response.Status)
+	}
+	return nil
+}

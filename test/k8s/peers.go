@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"mustang/internal/result"
+	"mustang/test/k8s/internal/cluster"
+)
+
+// peer is a network of the comparison.
+type peer struct {
+	name, title string
+	against     string // the name of the Mustang that routes alike; empty for Mustang
+	cluster.Setup
+}
+
+// mustang and other return networks of two nodes.
+func mustang(name, title, link, nodes string) peer {
+	return peer{name, title, "", cluster.Setup{Link: link, Family: "ipv4", Nodes: nodes}}
+}
+
+func other(name, title, against, nodes, proxy string) peer {
+	program, _, _ := strings.Cut(name, "-")
+	return peer{name, title, against, cluster.Setup{Peer: program, Family: "ipv4", Nodes: nodes, Proxy: proxy}}
+}
+
+// peers are the networks that are compared, in the order of the tables.
+var peers = []peer{
+	mustang("mustang-vxlan", "Mustang, veth, VXLAN", "veth", "vxlan"),
+	other("flannel-vxlan", "flannel, VXLAN; kube-proxy, nftables", "mustang-vxlan", "vxlan", "nftables"),
+	mustang("mustang-native", "Mustang, veth, native", "veth", "native"),
+	mustang("mustang-macvlan", "Mustang, macvlan, native", "macvlan", "native"),
+	other("flannel-host-gw", "flannel, host-gw; kube-proxy, iptables", "mustang-native", "native", "iptables"),
+	other("bridge", "bridge plugin, static routes; kube-proxy, nftables", "mustang-native", "native", "nftables"),
+}
+
+func peerNamed(name string) (peer, bool) {
+	i := slices.IndexFunc(peers, func(p peer) bool { return p.name == name })
+	if i < 0 {
+		return peer{}, false
+	}
+	return peers[i], true
+}
+
+// comparison configures the measurement.
+type comparison struct {
+	peers                 []peer
+	time                  time.Duration
+	rounds, changes, pods int
+	podTurns              int
+	document, data        string
+}
+
+// figure is one of a turn.
+type figure struct {
+	Value float64
+	CPU   float64 `json:",omitempty"` // µs per unit
+}
+
+// turn has the figures of one network's turn, by row and workload, or by the name of another measurement.
+type turn struct {
+	Number  int
+	Peer    string
+	Figures map[string]figure
+}
+
+// measured is the data of a comparison.
+type measured struct {
+	Command, Date string
+	Run           result.Run
+	Kubernetes    string
+	Turns         []turn
+}
+
+// comparisonOf parses the command's flags.
+func (r *runner) comparisonOf(args []string) (o comparison, ok bool) {
+	flags := flag.NewFlagSet("k8s peers", flag.ContinueOnError)
+	flags.SetOutput(r.stderr)
+	var names []string
+	for _, p := range peers {
+		names = append(names, p.name)
+	}
+	list := flags.String("peers", strings.Join(names, ","), "`networks`, a list with commas")
+	flags.DurationVar(&o.time, "time", 5*time.Minute, "how long to measure, once all clusters stand")
+	flags.IntVar(&o.rounds, "rounds", 8, "rounds of a turn's bench cluster")
+	flags.IntVar(&o.changes, "changes", 5, "changes of a Service in a turn")
+	flags.IntVar(&o.pods, "pods", 100, "pods to start at once")
+	flags.IntVar(&o.podTurns, "pod-turns", 3, "in so many turns, pods are started too")
+	flags.StringVar(&o.document, "o", "", "`document` whose tables are written")
+	flags.StringVar(&o.data, "data", "build/peers.json", "`file` that keeps the figures")
+	if flags.Parse(args) != nil || flags.NArg() > 0 {
+		return o, false
+	}
+	for name := range strings.SplitSeq(*list, ",") {
+		p, known := peerNamed(name)
+		if !known {
+			fmt.Fprintf(r.stderr, "k8s: -peers: %q: want some of %s\n", name, strings.Join(names, ", "))
+			return o, false
+		}
+		o.peers = append(o.peers, p)
+	}
+	return o, true
+}
+
+// compare brings up all networks side by side, measures them in turns, and writes the tables.
+func (r *runner) compare(ctx context.Context, o comparison) (err error) {
+	if err := r.paths(ctx); err != nil {
+		return err
+	}
+	dir := r.cluster.Dir
+	r.cluster.Peers = filepath.Join(dir, "peers")
+	if err := r.cluster.Programs.BuildPeers(ctx, "test/k8s", r.cluster.Peers); err != nil {
+		return err
+	}
+	clusters := make([]*cluster.Cluster, len(o.peers))
+	defer func() {
+		for _, c := range clusters {
+			if c != nil {
+				err = errors.Join(err, c.Close())
+			}
+		}
+	}()
+	for i, p := range o.peers {
+		start, options := time.Now(), r.cluster
+		options.Setup, options.Dir = p.Setup, filepath.Join(dir, p.name)
+		if clusters[i], err = cluster.Start(ctx, options); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		fmt.Fprintf(r.stderr, "%s: nodes are ready after %.0f s\n", p.name, time.Since(start).Seconds())
+	}
+	m := measured{Command: "build/k8s " + strings.Join(r.args, " "), Date: time.Now().Format(time.DateOnly),
+		Kubernetes: r.cluster.Programs.Version}
+	for begun, number := time.Now(), 0; number == 0 || time.Since(begun) < o.time; number++ {
+		for _, i := range rand.Perm(len(clusters)) {
+			t := turn{number, o.peers[i].name, map[string]figure{}}
+			if err := o.measure(clusters[i], &t, &m.Run); err != nil {
+				return fmt.Errorf("%s: %w", t.Peer, err)
+			}
+			m.Turns = append(m.Turns, t)
+			if err := m.save(o.data); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintf(r.stderr, "turn %d is done after %.0f s\n", number+1, time.Since(begun).Seconds())
+	}
+	if o.document == "" {
+		return nil
+	}
+	return m.replace(o.document)
+}
+
+// measure is one turn of one network.
+func (o comparison) measure(c *cluster.Cluster, t *turn, run *result.Run) error {
+	memory, err := c.Memory()
+	if err != nil {
+		return err
+	}
+	t.Figures[residentMemory], t.Figures[ownMemory] = figure{Value: memory.Resident / 1e6}, figure{Value: memory.Own / 1e6}
+	file, err := c.Bench("--rounds", fmt.Sprint(o.rounds))
+	if err != nil {
+		return err
+	}
+	*run = file.Run
+	for _, row := range file.Rows {
+		if row.Status == result.StatusOK && row.Repeats == "" {
+			t.Figures[row.ID+" "+row.Workload] = figure{row.Median, row.CPUUSPerUnit}
+		}
+	}
+	if o.changes > 0 {
+		took, err := c.Change(o.changes)
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(took, cmp.Compare[time.Duration])
+		t.Figures[serviceChange] = figure{Value: took[len(took)/2].Seconds() * 1e3}
+	}
+	if o.pods > 0 && t.Number < o.podTurns {
+		took, err := c.StartPods(o.pods)
+		if err != nil {
+			return err
+		}
+		t.Figures[podStarts] = figure{Value: float64(o.pods) / took.Seconds()}
+	}
+	return nil
+}
+
+func (m measured) save(path string) error {
+	data, err := json.MarshalIndent(m, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o644)
+}
