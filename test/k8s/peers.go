@@ -125,30 +125,33 @@ func (r *runner) compare(ctx context.Context, o comparison) (err error) {
 	if err := r.cluster.Programs.BuildPeers(ctx, "test/k8s", r.cluster.Peers); err != nil {
 		return err
 	}
-	clusters := make([]*cluster.Cluster, len(o.peers))
+	stands := make([]*stand, len(o.peers))
 	defer func() {
-		for _, c := range clusters {
-			if c != nil {
-				err = errors.Join(err, c.Close())
+		for _, s := range stands {
+			if s != nil {
+				err = errors.Join(err, s.Close())
 			}
 		}
 	}()
 	for i, p := range o.peers {
-		start, options := time.Now(), r.cluster
+		options := r.cluster
 		options.Setup, options.Dir = p.Setup, filepath.Join(dir, p.name)
-		if clusters[i], err = cluster.Start(ctx, options); err != nil {
+		begun := time.Now()
+		if stands[i], err = startStand(ctx, options); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		fmt.Fprintf(r.stderr, "%s: nodes are ready after %.0f s\n", p.name, time.Since(start).Seconds())
+		fmt.Fprintf(r.stderr, "%s stands after %.0f s\n", p.name, time.Since(begun).Seconds())
 	}
 	m := measured{Command: "build/k8s " + strings.Join(r.args, " "), Date: time.Now().Format(time.DateOnly),
 		Kubernetes: r.cluster.Programs.Version}
 	for begun, number := time.Now(), 0; number == 0 || time.Since(begun) < o.time; number++ {
-		for _, i := range rand.Perm(len(clusters)) {
+		for _, i := range rand.Perm(len(stands)) {
 			t := turn{number, o.peers[i].name, map[string]figure{}}
-			if err := o.measure(clusters[i], &t, &m.Run); err != nil {
+			started := time.Now()
+			if err := o.measure(stands[i], &t, &m.Run); err != nil {
 				return fmt.Errorf("%s: %w", t.Peer, err)
 			}
+			fmt.Fprintf(r.stderr, "%s took %.0f s\n", t.Peer, time.Since(started).Seconds())
 			m.Turns = append(m.Turns, t)
 			if err := m.save(o.data); err != nil {
 				return err
@@ -162,8 +165,36 @@ func (r *runner) compare(ctx context.Context, o comparison) (err error) {
 	return m.replace(o.document)
 }
 
+// stand is a cluster with pods, which is paused unless it is its turn.
+type stand struct {
+	*cluster.Cluster
+	mover *cluster.Mover
+}
+
+func startStand(ctx context.Context, o cluster.Options) (*stand, error) {
+	c, err := cluster.Start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	mover, err := c.StartMover()
+	if err == nil {
+		err = c.Pause()
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &stand{c, mover}, nil
+}
+
+// Close ends the cluster.
+func (s *stand) Close() error { return errors.Join(s.mover.Close(), s.Cluster.Close()) }
+
 // measure is one turn of one network.
-func (o comparison) measure(c *cluster.Cluster, t *turn, run *result.Run) error {
+func (o comparison) measure(c *stand, t *turn, run *result.Run) (err error) {
+	if err := c.Resume(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Pause()) }()
 	memory, err := c.Memory()
 	if err != nil {
 		return err
@@ -180,7 +211,7 @@ func (o comparison) measure(c *cluster.Cluster, t *turn, run *result.Run) error 
 		}
 	}
 	if o.changes > 0 {
-		took, err := c.Change(o.changes)
+		took, err := c.mover.Change(o.changes)
 		if err != nil {
 			return err
 		}

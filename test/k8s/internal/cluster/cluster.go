@@ -158,6 +158,7 @@ func (c *Cluster) Wait() error {
 // Close ends the cluster and removes all but its logs.
 func (c *Cluster) Close() error {
 	c.fail(errors.New("the cluster ends"))
+	c.proceed()
 	var errs []error
 	for _, n := range c.nodes {
 		errs = append(errs, n.close())

@@ -65,9 +65,18 @@ func (c *Cluster) startControl() error {
 		first.daemon(c.Programs.Path("kube-controller-manager"), config, "--leader-elect=false", "--bind-address=127.0.0.1",
 			"--service-account-private-key-file="+key1, "--root-ca-file="+c.path("run", "apiserver", "apiserver.crt"),
 			"--cert-dir="+c.path("run", "kcm"),
+			"--node-monitor-grace-period="+c.grace().String(),
 			"--allocate-node-cidrs=true", "--cluster-cidr="+c.list("10.199.0.0/16", "fd00:199::/48"), services),
 		first.daemon(c.Programs.Path("kube-scheduler"), config, "--leader-elect=false", "--bind-address=127.0.0.1",
 			"--cert-dir="+c.path("run", "scheduler")))
+}
+
+// grace returns after which time a node that reports nothing counts as down: nodes that are paused never.
+func (c *Cluster) grace() time.Duration {
+	if c.Peers != "" {
+		return 24 * time.Hour
+	}
+	return 50 * time.Second // the default
 }
 
 // kubeconfig writes the kubeconfig of a user.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"mustang/internal/netns"
@@ -29,6 +30,52 @@ func (c *Cluster) Bench(flags ...string) (result.File, error) {
 		return result.File{}, fmt.Errorf("bench cluster: %w: %s", err, out)
 	}
 	return result.Read(filepath.Join(dir, "latest", "results.json"))
+}
+
+// Pause stops all processes of the nodes, so that another cluster has the machine alone.
+func (c *Cluster) Pause() error {
+	for _, n := range c.nodes {
+		if err := n.run("sh", "-c", "kill -STOP -1"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settleTime is how long nodes have to be ready before they count as such: a kubelet that was paused reports every 10 s,
+// and first that it has lost sight of its pods.
+const settleTime = 12 * time.Second
+
+// Resume lets the nodes' processes go on, and returns once the nodes have settled.
+func (c *Cluster) Resume() error {
+	c.proceed()
+	for _, n := range c.nodes {
+		if err := n.run("sh", "-c", "kill -CONT -1"); err != nil {
+			return err
+		}
+	}
+	since := time.Now()
+	return c.await(2*time.Minute, func() error {
+		ready, err := c.kubectl(nil, "get", "node", "-o",
+			`jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{.spec.taints}{end}`)
+		if err != nil || ready != strings.Repeat("True", len(c.nodes)) {
+			since = time.Now()
+			return errors.Join(err, fmt.Errorf("the nodes are ready, and their taints: %s", ready))
+		}
+		if left := settleTime - time.Since(since); left > 0 {
+			return fmt.Errorf("the nodes have to be ready for %v more", left)
+		}
+		return nil
+	})
+}
+
+// proceed lets what started the nodes' daemons go on: it stops when they do.
+func (c *Cluster) proceed() {
+	for _, n := range c.nodes {
+		for _, d := range n.daemons {
+			_ = syscall.Kill(-d.Process.Pid, syscall.SIGCONT) // it may have ended
+		}
+	}
 }
 
 // Memory is the memory of a node's network, in bytes: resident, and not shared with files.
@@ -83,50 +130,69 @@ func (c *Cluster) StartPods(count int) (time.Duration, error) {
 // changePace is the time between two changes. kube-proxy writes at once what changes a second after its last change.
 const changePace = 2 * time.Second
 
-// Change moves the endpoint of a Service between two nodes a number of times. It returns the times from the request to
-// the API server to the end of the first connection of a pod that the new endpoint answers.
-func (c *Cluster) Change(times int) (took []time.Duration, err error) {
-	err = c.withClient(func(ctx context.Context, pod *netns.Namespace) error {
-		s := &smoke{Cluster: c, pods: map[string][]string{}}
-		if err := s.plan(); err != nil {
-			return err
+// Mover moves the endpoint of a Service between a pod of node 1 and a pod of node 2.
+type Mover struct {
+	*smoke
+	client *netns.Namespace
+	url    string
+	at     int // the number of the node that has the endpoint
+}
+
+// StartMover starts pods and a Service for it.
+func (c *Cluster) StartMover() (*Mover, error) {
+	if err := c.startPods(); err != nil {
+		return nil, err
+	}
+	m := &Mover{smoke: &smoke{Cluster: c, pods: map[string][]string{}}}
+	if err := m.plan(); err != nil {
+		return nil, err
+	}
+	objects, err := render("peers.yaml", m.pods["web-node1"][0])
+	if err := errors.Join(err, c.apply(objects)); err != nil {
+		return nil, err
+	}
+	service, err := c.kubectl(nil, "-n", "smoke", "get", "service", "moved", "-o", "jsonpath={.spec.clusterIP}")
+	if err != nil {
+		return nil, err
+	}
+	m.url = "http://" + net.JoinHostPort(service, "80") + "/hostname"
+	if m.client, err = c.client(); err != nil {
+		return nil, err
+	}
+	return m, c.await(30*time.Second, func() error { return m.answers("web-node1") })
+}
+
+// Close closes the namespace of the client. The pods end with the cluster.
+func (m *Mover) Close() error { return m.client.Close() }
+
+// answers connects to the Service, and fails unless a pod answers.
+func (m *Mover) answers(want string) error {
+	got, err := get(m.ctx, m.client, m.url)
+	if err == nil && got != want {
+		err = fmt.Errorf("%q answers, not %s", got, want)
+	}
+	return err
+}
+
+// Change moves the endpoint a number of times. It returns the times from the request to the API server to the end of
+// the client's first connection that the new endpoint answers.
+func (m *Mover) Change(times int) (took []time.Duration, err error) {
+	for range times {
+		time.Sleep(changePace)
+		m.at = 1 - m.at
+		to := "web-" + m.nodes[m.at].name
+		begun := time.Now()
+		if err := m.move(m.ctx, m.pods[to][0]); err != nil {
+			return nil, err
 		}
-		objects, err := render("peers.yaml", s.pods["web-node1"][0])
-		if err := errors.Join(err, c.apply(objects)); err != nil {
-			return err
-		}
-		service, err := c.kubectl(nil, "-n", "smoke", "get", "service", "moved", "-o", "jsonpath={.spec.clusterIP}")
-		if err != nil {
-			return err
-		}
-		url := "http://" + net.JoinHostPort(service, "80") + "/hostname"
-		answers := func(want string) error {
-			got, err := get(ctx, pod, url)
-			if err == nil && got != want {
-				err = fmt.Errorf("%q answers, not %s", got, want)
+		for err := m.answers(to); err != nil; err = m.answers(to) {
+			if time.Since(begun) > loadTimeout {
+				return nil, fmt.Errorf("a change of an endpoint: %w", err)
 			}
-			return err
 		}
-		if err := c.await(30*time.Second, func() error { return answers("web-node1") }); err != nil {
-			return err
-		}
-		for i := range times {
-			time.Sleep(changePace)
-			to := "web-" + c.nodes[(i+1)%len(c.nodes)].name
-			begun := time.Now()
-			if err := c.move(ctx, s.pods[to][0]); err != nil {
-				return err
-			}
-			for err = answers(to); err != nil; err = answers(to) {
-				if time.Since(begun) > loadTimeout {
-					return fmt.Errorf("change %d: %w", i+1, err)
-				}
-			}
-			took = append(took, time.Since(begun))
-		}
-		return nil
-	})
-	return took, err
+		took = append(took, time.Since(begun))
+	}
+	return took, nil
 }
 
 // move makes an address the endpoint of the Service that moves.

@@ -22,12 +22,13 @@ import (
 
 // node is one of the cluster.
 type node struct {
-	c     *Cluster
-	name  string
-	addrs []string // node addresses, of the first family first
-	init  *exec.Cmd
-	life  io.Closer // the node ends when it is closed
-	ns    *netns.Namespace
+	c       *Cluster
+	name    string
+	addrs   []string // node addresses, of the first family first
+	init    *exec.Cmd
+	life    io.Closer // the node ends when it is closed
+	ns      *netns.Namespace
+	daemons []*exec.Cmd
 	// before is the node's state without Mustang, but with forwarding.
 	before []string
 }
@@ -156,6 +157,7 @@ func (n *node) daemon(name string, args ...string) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	err = errors.Join(cmd.Start(), log.Close())
 	if err == nil {
+		n.daemons = append(n.daemons, cmd)
 		go func() {
 			n.c.fail(fmt.Errorf("%s of %s ended: %v: see %s", filepath.Base(name), n.name, cmd.Wait(), log.Name()))
 		}()
