@@ -39,7 +39,7 @@ BENCH_PACKAGES    := iptables nftables openvswitch-switch
 SUITE_PACKAGES    := docker.io containernetworking-plugins
 VM_PACKAGES       := qemu-system-x86 qemu-system-common kmod zstd
 CNI_PACKAGES      := containernetworking-plugins containerd runc podman busybox-static
-K8S_PACKAGES      := containernetworking-plugins containerd runc busybox-static iproute2
+K8S_PACKAGES      := containernetworking-plugins containerd runc busybox-static iproute2 ipset
 RELEASE_PACKAGES  := lintian qemu-user-static
 TEST_PACKAGES     := $(BENCH_PACKAGES) $(SUITE_PACKAGES) $(VM_PACKAGES) $(CNI_PACKAGES) lintian iproute2 ethtool iperf3 sockperf openssh-server openssh-client chromium fonts-dejavu-core strace prometheus
 

@@ -42,7 +42,7 @@ type Setup struct {
 	// Nodes is one or three, for so many nodes; native or vxlan, for two nodes joined that way. Each node is in its own
 	// zone.
 	Nodes string
-	// Peer replaces Mustang: flannel or bridge on two nodes, with kube-proxy in the mode Proxy.
+	// Peer replaces Mustang: flannel, bridge or kube-router on two nodes, with kube-proxy in the mode Proxy.
 	Peer, Proxy string
 }
 
@@ -158,7 +158,6 @@ func (c *Cluster) Wait() error {
 // Close ends the cluster and removes all but its logs.
 func (c *Cluster) Close() error {
 	c.fail(errors.New("the cluster ends"))
-	c.proceed()
 	var errs []error
 	for _, n := range c.nodes {
 		errs = append(errs, n.close())

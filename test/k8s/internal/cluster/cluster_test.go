@@ -5,6 +5,7 @@ package cluster
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -20,9 +21,15 @@ import (
 // childVariable makes the test program start nodes in the directory that it names, report the result, and wait.
 const childVariable = "MUSTANG_TEST_NODES"
 
+// pausedVariable makes it pause them.
+const pausedVariable = "MUSTANG_TEST_PAUSED"
+
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childVariable); dir != "" {
-		_, err := startNodes(dir)
+		c, err := startNodes(dir)
+		if os.Getenv(pausedVariable) != "" {
+			err = errors.Join(err, c.Pause())
+		}
 		fmt.Println(err)
 		select {}
 	}
@@ -108,20 +115,67 @@ func TestCloseRemovesNodes(t *testing.T) {
 	testkit.Check(t, after == before, "the machine's network changed:\n%s\n%s", before, after)
 }
 
-// TestKilledStarter kills the process that started nodes. They end; their control groups go with the next cluster's
+// TestPausedNodesEnd pauses nodes, lets them go on, and ends them while they are paused.
+func TestPausedNodesEnd(t *testing.T) {
+	testkit.RequireRoot(t)
+	dir := newDir(t)
+	c, err := startNodes(dir)
+	testkit.Require(t, err == nil, "%v", err)
+	states := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() error {
+			for _, n := range c.nodes {
+				out, err := n.command(t.Context(), "ps", "-C", "sleep", "-o", "state=").Output()
+				if got := strings.TrimSpace(string(out)); err != nil || got != want {
+					return fmt.Errorf("the state of sleep on %s is %q, %w, want %s", n.name, got, err, want)
+				}
+			}
+			return nil
+		})
+	}
+	states("S")
+	testkit.Check(t, c.Pause() == nil, "nodes cannot be paused")
+	states("T")
+	testkit.Check(t, c.proceed() == nil, "nodes cannot go on")
+	states("S")
+	testkit.Check(t, c.Pause() == nil, "nodes cannot be paused")
+	err = c.Close()
+	testkit.Check(t, err == nil, "%v", err)
+	left := remains(t, dir)
+	testkit.Check(t, len(left) == 0, "Close left %q", left)
+	for _, n := range c.nodes {
+		for _, d := range n.daemons {
+			testkit.Eventually(t, 30*time.Second, func() error {
+				if exists(fmt.Sprintf("/proc/%d", d.Process.Pid)) {
+					return fmt.Errorf("process %d, which started a daemon, is there", d.Process.Pid)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// TestKilledStarter kills the process that started nodes, and may have paused them. They end; their control groups go with the next cluster's
 // start.
 func TestKilledStarter(t *testing.T) {
 	testkit.RequireRoot(t)
+	for _, paused := range []string{"", "1"} {
+		t.Run("paused="+paused, func(t *testing.T) { killStarter(t, paused) })
+	}
+}
+
+func killStarter(t *testing.T, paused string) {
+	t.Helper()
 	dir := newDir(t)
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"="+dir)
+	cmd.Env = append(os.Environ(), childVariable+"="+dir, pausedVariable+"="+paused)
 	out := testkit.Must(cmd.StdoutPipe())(t)
 	testkit.Succeed(t, cmd.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	testkit.Check(t, line == "<nil>\n", "nodes: %s, %v", line, err)
 	testkit.Succeed(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
-	testkit.Eventually(t, time.Second, func() error {
+	testkit.Eventually(t, 30*time.Second, func() error {
 		for _, left := range remains(t, dir) {
 			if strings.HasPrefix(left, "/proc/") {
 				return fmt.Errorf("%s runs", left)

@@ -42,17 +42,14 @@ func (c *Cluster) Pause() error {
 	return nil
 }
 
-// settleTime is how long nodes have to be ready before they count as such: a kubelet that was paused reports every 10 s,
-// and first that it has lost sight of its pods.
+// settleTime is how long nodes have to be ready before they are used: a kubelet reports every 10 s, and after a pause
+// first that it has lost sight of its pods.
 const settleTime = 12 * time.Second
 
 // Resume lets the nodes' processes go on, and returns once the nodes have settled.
 func (c *Cluster) Resume() error {
-	c.proceed()
-	for _, n := range c.nodes {
-		if err := n.run("sh", "-c", "kill -CONT -1"); err != nil {
-			return err
-		}
+	if err := c.proceed(); err != nil {
+		return err
 	}
 	since := time.Now()
 	return c.await(2*time.Minute, func() error {
@@ -69,12 +66,19 @@ func (c *Cluster) Resume() error {
 	})
 }
 
-// proceed lets what started the nodes' daemons go on: it stops when they do.
-func (c *Cluster) proceed() {
+// proceed lets the nodes' processes go on, and what started them, which stops when they do.
+func (c *Cluster) proceed() error {
+	var errs []error
 	for _, n := range c.nodes {
-		for _, d := range n.daemons {
-			_ = syscall.Kill(-d.Process.Pid, syscall.SIGCONT) // it may have ended
-		}
+		n.continueDaemons()
+		errs = append(errs, n.run("sh", "-c", "kill -CONT -1"))
+	}
+	return errors.Join(errs...)
+}
+
+func (n *node) continueDaemons() {
+	for _, d := range n.daemons {
+		_ = syscall.Kill(-d.Process.Pid, syscall.SIGCONT) // it may have ended
 	}
 }
 
@@ -82,7 +86,7 @@ func (c *Cluster) proceed() {
 type Memory struct{ Resident, Own float64 }
 
 // networkPrograms matches the names of processes that are a node's network.
-const networkPrograms = "^(mustang|flannel|kube-proxy)$"
+const networkPrograms = "^(mustang|flannel|kube-router|kube-proxy)$"
 
 // Memory returns the memory of the processes that are the network of a node, on average over the nodes. No bench may
 // run: its processes have Mustang's name.

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -168,7 +169,19 @@ func (n *node) daemon(name string, args ...string) error {
 // close ends the node with all of its processes.
 func (n *node) close() error {
 	errs := []error{n.life.Close(), n.init.Process.Kill()}
-	_ = n.init.Wait() // it was killed
+	ended := make(chan struct{})
+	go func() {
+		_ = n.init.Wait() // it was killed
+		close(ended)
+	}()
+	for done := false; !done; { // it ends once all its processes do, also those whose starter was just paused
+		n.continueDaemons()
+		select {
+		case <-ended:
+			done = true
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 	if n.ns != nil {
 		errs = append(errs, n.ns.Close())
 	}

@@ -16,14 +16,25 @@ import (
 // plugins are the packages of the reference plugins, which containernetworking maintains.
 var plugins = []string{"ipam/host-local", "main/bridge", "main/loopback", "meta/portmap"}
 
-// BuildPeers builds flannel and the reference plugins into dir, from their module below source.
-func (s Programs) BuildPeers(ctx context.Context, source, dir string) error {
-	list := []program{{"flannel", "", "./flannel"}}
+// peerPrograms are the programs of networks, in modules below the directory peers.
+var peerPrograms = map[string]program{
+	"flannel":     {"flannel", "", "./flannel"},
+	"kube-router": {"kube-router", "kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
+}
+
+// BuildPeers builds the reference plugins and the programs of networks into dir, from their modules below source.
+func (s Programs) BuildPeers(ctx context.Context, source, dir string, networks []string) error {
+	var list []program
 	for _, p := range plugins {
 		list = append(list, program{filepath.Base(p), "", "github.com/containernetworking/plugins/plugins/" + p})
 	}
+	for _, network := range networks {
+		if p, ok := peerPrograms[network]; ok {
+			list = append(list, p)
+		}
+	}
 	for _, p := range list {
-		p.module = filepath.Join(source, "peers")
+		p.module = filepath.Join(source, "peers", p.module)
 		if err := s.compile(ctx, p, filepath.Join(dir, p.name)); err != nil {
 			return err
 		}
@@ -47,17 +58,14 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 // installPeer installs the plugins, what routes between nodes, and kube-proxy, as processes of the nodes.
 func (c *Cluster) installPeer() error {
 	for _, n := range c.nodes {
-		mtu, err := 0, n.copyPlugins()
-		switch {
-		case err != nil:
-		case c.Peer == "flannel":
-			mtu, err = n.startFlannel()
-		default:
-			err = n.routes()
+		err := n.copyPlugins()
+		if err == nil {
+			err = map[string]func() error{"flannel": n.startFlannel, "bridge": n.startBridge,
+				"kube-router": n.startKubeRouter}[c.Peer]()
 		}
 		config := n.path("kube-proxy.yaml")
-		if err = errors.Join(err, n.configure(mtu), os.WriteFile(config, fmt.Appendf(nil, kubeProxy, c.Proxy,
-			c.Kubeconfig(), n.name), 0o600)); err == nil {
+		if err = errors.Join(err, os.WriteFile(config, fmt.Appendf(nil, kubeProxy, c.Proxy, c.Kubeconfig(), n.name),
+			0o600)); err == nil {
 			err = n.daemon(c.Programs.Path("kube-proxy"), "--config="+config)
 		}
 		if err != nil {
@@ -81,22 +89,23 @@ func (n *node) copyPlugins() error {
 	return nil
 }
 
-// startFlannel starts flannel, and returns the MTU that it computes.
-func (n *node) startFlannel() (mtu int, err error) {
+// startFlannel starts flannel, and configures the bridge plugin with the MTU that flannel computes.
+func (n *node) startFlannel() error {
 	backend := map[string]string{"native": "host-gw", "vxlan": "vxlan"}[n.c.Nodes]
 	config, subnet := n.path("net-conf.json"), n.path("subnet.env")
 	text := fmt.Sprintf(`{"Network": %q, "EnableNFTables": %t, "Backend": {"Type": %q}}`, podRange,
 		n.c.Proxy == "nftables", backend)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return 0, err
+		return err
 	}
 	if _, err := n.ranges(); err != nil { // flannel ends without them
-		return 0, err
+		return err
 	}
 	if err := n.daemon(filepath.Join(n.c.Peers, "flannel"), n.name, n.c.Kubeconfig(), config, subnet); err != nil {
-		return 0, err
+		return err
 	}
-	err = n.c.await(time.Minute, func() error {
+	var mtu int
+	if err := n.c.await(time.Minute, func() error {
 		data, err := os.ReadFile(subnet)
 		if err != nil {
 			return err
@@ -104,12 +113,14 @@ func (n *node) startFlannel() (mtu int, err error) {
 		_, value, _ := strings.Cut(string(data), "FLANNEL_MTU=")
 		_, err = fmt.Sscan(value, &mtu)
 		return err
-	})
-	return mtu, err
+	}); err != nil {
+		return err
+	}
+	return n.configure(mtu)
 }
 
-// routes adds routes to the pods of the other nodes.
-func (n *node) routes() error {
+// startBridge configures the bridge plugin, and adds routes to the pods of the other nodes.
+func (n *node) startBridge() error {
 	for _, other := range n.c.nodes {
 		if other == n {
 			continue
@@ -122,7 +133,21 @@ func (n *node) routes() error {
 			return err
 		}
 	}
-	return nil
+	return n.configure(0)
+}
+
+// kubeRouterPlugin is the configuration of kube-router's manifest, in which kube-router writes ranges and the MTU.
+const kubeRouterPlugin = `{"cniVersion": "0.3.0", "name": "pods", "type": "bridge", "bridge": "kube-bridge",
+"isDefaultGateway": true, "ipam": {"type": "host-local"}}`
+
+// startKubeRouter starts kube-router. Its own Services need the kernel's IPVS, and its tunnels IPIP.
+func (n *node) startKubeRouter() error {
+	if _, err := n.ranges(); err != nil { // kube-router ends without them
+		return err
+	}
+	return errors.Join(os.WriteFile(n.path("cni-conf", "10-kuberouter.conf"), []byte(kubeRouterPlugin), 0o600),
+		n.daemon(filepath.Join(n.c.Peers, "kube-router"), "--kubeconfig="+n.c.Kubeconfig(), "--hostname-override="+n.name,
+			"--run-service-proxy=false", "--enable-overlay=false", "--service-cluster-ip-range=10.198.0.0/16"))
 }
 
 // configure writes the list of plugins, with the values that flannel's own plugin gives to bridge. MTU 0 is the

@@ -86,7 +86,8 @@ func run(ctx context.Context, kubeconfig, netConf, subnetFile string) error {
 		return err
 	}
 	rules.SetupAndEnsureForwardRules(ctx, config.Network, config.IPv6Network, resync)
-	if err := manager.HandleSubnetFile(subnetFile, config, true, lease.Subnet, lease.IPv6Subnet, network.MTU()); err != nil {
+	if err := manager.HandleSubnetFile(subnetFile, config, true, lease.Subnet, lease.IPv6Subnet,
+		network.MTU()); err != nil {
 		return err
 	}
 	work.Go(func() { network.Run(ctx) })

@@ -29,5 +29,4 @@ done
 mkdir -p /run/netns /run/lock
 mount --make-rshared / # within the node: the kubelet's mounts are the runtime's
 echo ready
-cat >/dev/null
-exit # or else the shell would become cat, which reaps nothing
+read -r || true # by the shell itself: a process of its own could be stopped, and would reap nothing
