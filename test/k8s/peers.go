@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"mustang/internal/result"
 	"mustang/test/k8s/internal/cluster"
 )
 
@@ -27,25 +26,26 @@ type peer struct {
 	cluster.Setup
 }
 
-// mustang and other return networks of two nodes.
+// mustang and other return networks of two nodes. The words of other are a program, what joins the nodes, and a mode of
+// kube-proxy.
 func mustang(name, title, link, nodes string) peer {
 	return peer{name, title, "", cluster.Setup{Link: link, Family: "ipv4", Nodes: nodes}}
 }
 
-func other(name, title, against, program, nodes, proxy string) peer {
-	return peer{name, title, against, cluster.Setup{Peer: program, Family: "ipv4", Nodes: nodes, Proxy: proxy}}
+func other(name, title, against, words string) peer {
+	w := strings.Fields(words)
+	return peer{name, title, against, cluster.Setup{Peer: w[0], Family: "ipv4", Nodes: w[1], Proxy: w[2]}}
 }
 
 // peers are the networks that are compared, in the order of the tables.
 var peers = []peer{
 	mustang("mustang-vxlan", "Mustang, veth, VXLAN", "veth", "vxlan"),
-	other("flannel-vxlan", "flannel, VXLAN; kube-proxy, nftables", "mustang-vxlan", "flannel", "vxlan", "nftables"),
+	other("flannel-vxlan", "flannel, VXLAN; kube-proxy, nftables", "mustang-vxlan", "flannel vxlan nftables"),
 	mustang("mustang-native", "Mustang, veth, native", "veth", "native"),
 	mustang("mustang-macvlan", "Mustang, macvlan, native", "macvlan", "native"),
-	other("flannel-host-gw", "flannel, host-gw; kube-proxy, iptables", "mustang-native", "flannel", "native", "iptables"),
-	other("bridge", "bridge plugin, static routes; kube-proxy, nftables", "mustang-native", "bridge", "native",
-		"nftables"),
-	other("kube-router", "kube-router, BGP; kube-proxy, nftables", "mustang-native", "kube-router", "native", "nftables"),
+	other("flannel-host-gw", "flannel, host-gw; kube-proxy, iptables", "mustang-native", "flannel native iptables"),
+	other("bridge", "bridge plugin, static routes; kube-proxy, nftables", "mustang-native", "bridge native nftables"),
+	other("kube-router", "kube-router, BGP; kube-proxy, nftables", "mustang-native", "kube-router native nftables"),
 }
 
 func peerNamed(name string) (peer, bool) {
@@ -81,7 +81,7 @@ type turn struct {
 // measured is the data of a comparison.
 type measured struct {
 	Command, Date string
-	Run           result.Run
+	Machine       string
 	Kubernetes    string
 	Turns         []turn
 }
@@ -169,7 +169,7 @@ func (r *runner) compare(ctx context.Context, o comparison) (err error) {
 		for _, i := range rand.Perm(len(stands)) {
 			t := turn{number, o.peers[i].name, map[string]figure{}}
 			started := time.Now()
-			if err := o.measure(stands[i], &t, &m.Run); err != nil {
+			if err := o.measure(stands[i], &t, &m.Machine); err != nil {
 				fmt.Fprintf(r.stderr, "turn %d of %s: %v\n", number+1, t.Peer, err)
 				if failed++; failed > mostFailed || ctx.Err() != nil {
 					return errors.New("too many turns failed")
@@ -215,7 +215,7 @@ func startStand(ctx context.Context, o cluster.Options) (*stand, error) {
 func (s *stand) Close() error { return errors.Join(s.mover.Close(), s.Cluster.Close()) }
 
 // measure is one turn of one network.
-func (o comparison) measure(c *stand, t *turn, run *result.Run) (err error) {
+func (o comparison) measure(c *stand, t *turn, machine *string) (err error) {
 	if err := c.Resume(); err != nil {
 		return err
 	}
@@ -225,14 +225,15 @@ func (o comparison) measure(c *stand, t *turn, run *result.Run) (err error) {
 		return err
 	}
 	t.Figures[residentMemory], t.Figures[ownMemory] = figure{Value: memory.Resident / 1e6}, figure{Value: memory.Own / 1e6}
-	file, err := c.Bench("--rounds", fmt.Sprint(o.rounds))
+	results, err := c.Bench("--rounds", fmt.Sprint(o.rounds))
 	if err != nil {
 		return err
 	}
-	*run = file.Run
-	for _, row := range file.Rows {
-		if row.Status == result.StatusOK && row.Repeats == "" {
-			t.Figures[row.ID+" "+row.Workload] = figure{row.Median, row.CPUUSPerUnit}
+	*machine = fmt.Sprintf("%s, %d CPUs, Linux %s", results.Run.Machine.CPUModel, results.Run.Machine.CPUs,
+		results.Run.Kernel)
+	for _, row := range results.Rows {
+		if row.Status == "ok" && row.Repeats == "" {
+			t.Figures[row.ID+" "+row.Workload] = figure{row.Median, row.CPU}
 		}
 	}
 	if o.changes > 0 {

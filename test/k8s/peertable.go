@@ -160,8 +160,8 @@ func (m measured) text() string {
 			better++
 		}
 	}
-	fmt.Fprintf(&b, "\n## Where another network is better\n\nOf %d figures, another network is better than Mustang in %d, "+
-		"and worse in %d.\n", len(all), better, worse)
+	fmt.Fprintf(&b, "\n## Where another network is better\n\nOf %d figures, another network is better than Mustang in "+
+		"%d, and worse in %d.\n", len(all), better, worse)
 	if better > 0 {
 		fmt.Fprintln(&b, "\n| network | path | figure | times Mustang's | 95 % interval |\n|---|---|---|--:|--:|")
 	}
@@ -175,24 +175,24 @@ func (m measured) text() string {
 	for _, t := range m.Turns {
 		turns = max(turns, t.Number+1)
 	}
-	machine := m.Run.Machine
-	fmt.Fprintf(&b, "\nMachine: %s, %d CPUs, Linux %s; Kubernetes %s; %s. Turns: %d.\nCommand: `%s`.\n"+
-		"Between hosts, where no network takes part, figures differ by up to %.0f %%.\n", machine.CPUModel, machine.CPUs,
-		m.Run.Kernel, m.Kubernetes, m.Date, turns, m.Command, m.noise())
+	fmt.Fprintf(&b, "\nMachine: %s; Kubernetes %s; %s. Turns: %d.\nCommand: `%s`.\n"+
+		"Between hosts, where no network takes part, figures differ by up to %.0f %%.\n", m.Machine, m.Kubernetes, m.Date,
+		turns, m.Command, m.noise())
 	for _, path := range paths {
-		m.table(&b, path[1], path[0], traffic, all)
+		fmt.Fprintf(&b, "\n### %s\n%s", path[1], m.table(path[0], traffic, all))
 	}
-	m.table(&b, "Programming, pods and memory", "", others, all)
-	return b.String() + "\n"
+	fmt.Fprintf(&b, "\n### Programming, pods and memory\n%s\n", m.table("", others, all))
+	return b.String()
 }
 
-// table writes a table with a line for each network. Bold figures are better than Mustang's.
-func (m measured) table(b *strings.Builder, title, path string, columns []column, all []claim) {
-	fmt.Fprintf(b, "\n### %s\n\n| network |", title)
+// table returns a table with a line for each network. Bold figures are better than Mustang's.
+func (m measured) table(path string, columns []column, all []claim) string {
+	var b strings.Builder
+	fmt.Fprint(&b, "\n| network |")
 	for _, c := range columns {
-		fmt.Fprintf(b, " %s |", c.title)
+		fmt.Fprintf(&b, " %s |", c.title)
 	}
-	fmt.Fprintln(b, "\n|---|"+strings.Repeat("--:|", len(columns)))
+	fmt.Fprintln(&b, "\n|---|"+strings.Repeat("--:|", len(columns)))
 	for _, p := range peers {
 		var cells []string
 		for _, c := range columns {
@@ -209,9 +209,10 @@ func (m measured) table(b *strings.Builder, title, path string, columns []column
 			cells = append(cells, text)
 		}
 		if slices.ContainsFunc(cells, func(text string) bool { return text != "–" }) {
-			fmt.Fprintf(b, "| %s | %s |\n", p.title, strings.Join(cells, " | "))
+			fmt.Fprintf(&b, "| %s | %s |\n", p.title, strings.Join(cells, " | "))
 		}
 	}
+	return b.String()
 }
 
 // cell prints a figure, with the longer side of its 95 % interval in per cent.

@@ -155,8 +155,8 @@ func TestPausedNodesEnd(t *testing.T) {
 	}
 }
 
-// TestKilledStarter kills the process that started nodes, and may have paused them. They end; their control groups go with the next cluster's
-// start.
+// TestKilledStarter kills the process that started nodes, and may have paused them. They end; their control groups go
+// with the next cluster's start.
 func TestKilledStarter(t *testing.T) {
 	testkit.RequireRoot(t)
 	for _, paused := range []string{"", "1"} {

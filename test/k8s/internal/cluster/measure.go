@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -16,20 +17,39 @@ import (
 	"time"
 
 	"mustang/internal/netns"
-	"mustang/internal/result"
 )
 
+// Bench is what is read of a result file of `mustang bench cluster`.
+type Bench struct {
+	Run struct {
+		Machine struct {
+			CPUModel string `json:"cpu_model"`
+			CPUs     int
+		}
+		Kernel string
+	}
+	Rows []struct {
+		ID, Workload, Status, Repeats string
+		Median                        float64
+		CPU                           float64 `json:"cpu_us_per_unit"`
+	}
+}
+
 // Bench runs `mustang bench cluster` with flags, and returns its results.
-func (c *Cluster) Bench(flags ...string) (result.File, error) {
+func (c *Cluster) Bench(flags ...string) (b Bench, err error) {
 	dir := c.path("log", "bench")
 	if err := os.RemoveAll(dir); err != nil {
-		return result.File{}, err
+		return b, err
 	}
 	args := append([]string{"bench", "cluster", "--nodes", "node1,node2", "--out", dir}, flags...)
 	if out, err := c.mustang(args...).CombinedOutput(); err != nil {
-		return result.File{}, fmt.Errorf("bench cluster: %w: %s", err, out)
+		return b, fmt.Errorf("bench cluster: %w: %s", err, out)
 	}
-	return result.Read(filepath.Join(dir, "latest", "results.json"))
+	data, err := os.ReadFile(filepath.Join(dir, "latest", "results.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &b)
+	}
+	return b, err
 }
 
 // Pause stops all processes of the nodes, so that another cluster has the machine alone.
