@@ -95,9 +95,9 @@ func (r *runner) comparisonOf(args []string) (o comparison, ok bool) {
 		names = append(names, p.name)
 	}
 	list := flags.String("peers", strings.Join(names, ","), "`networks`, a list with commas")
-	flags.DurationVar(&o.time, "time", 5*time.Minute, "how long to measure, once all clusters stand; 0 takes the figures of "+
+	flags.DurationVar(&o.time, "time", time.Hour, "how long to measure, once all clusters stand; 0 takes the figures of "+
 		"-data")
-	flags.IntVar(&o.rounds, "rounds", 8, "rounds of a turn's bench cluster")
+	flags.IntVar(&o.rounds, "rounds", 24, "rounds of a turn's bench cluster")
 	flags.IntVar(&o.changes, "changes", 5, "changes of a Service in a turn")
 	flags.IntVar(&o.pods, "pods", 100, "pods to start at once")
 	flags.IntVar(&o.podTurns, "pod-turns", 3, "in so many turns, pods are started too")
@@ -170,8 +170,11 @@ func (r *runner) compare(ctx context.Context, o comparison) (err error) {
 			t := turn{number, o.peers[i].name, map[string]figure{}}
 			started := time.Now()
 			if err := o.measure(stands[i], &t, &m.Machine); err != nil {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
 				fmt.Fprintf(r.stderr, "turn %d of %s: %v\n", number+1, t.Peer, err)
-				if failed++; failed > mostFailed || ctx.Err() != nil {
+				if failed++; failed > mostFailed {
 					return errors.New("too many turns failed")
 				}
 				continue

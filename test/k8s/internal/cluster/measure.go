@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -134,12 +135,13 @@ func (c *Cluster) Memory() (Memory, error) {
 	return m, nil
 }
 
-// StartPods starts pods and returns how long it took until all are ready. It removes them.
+// StartPods starts pods and returns how long it took until all are ready. It removes them, with what runs them.
 func (c *Cluster) StartPods(count int) (time.Duration, error) {
 	objects, err := render("pods.yaml", map[string]any{"Count": count, "Image": PauseImage})
 	if err != nil {
 		return 0, err
 	}
+	before := c.shims()
 	begun := time.Now()
 	if err := c.apply(objects); err != nil {
 		return 0, err
@@ -148,7 +150,22 @@ func (c *Cluster) StartPods(count int) (time.Duration, error) {
 	took := time.Since(begun)
 	_, removed := c.kubectl(nil, "delete", "deployment", "pods", "--timeout=60s")
 	_, gone := c.kubectl(nil, "wait", "pod", "-l", "app=pods", "--for=delete", "--timeout=300s")
-	return took, errors.Join(err, removed, gone)
+	return took, errors.Join(err, removed, gone, c.await(5*time.Minute, func() error {
+		if now := c.shims(); now > before {
+			return fmt.Errorf("%d processes run pods, before it were %d", now, before)
+		}
+		return nil
+	}))
+}
+
+// shims returns the number of processes that run pods, one for each. Pods go from the API before them.
+func (c *Cluster) shims() (all int) {
+	for _, n := range c.nodes {
+		out, _ := n.command(c.ctx, "pgrep", "-c", "-x", "containerd-shim").Output() // it fails for 0
+		count, _ := strconv.Atoi(strings.TrimSpace(string(out)))
+		all += count
+	}
+	return all
 }
 
 // changePace is the time between two changes. kube-proxy writes at once what changes a second after its last change.
