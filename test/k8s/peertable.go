@@ -51,7 +51,7 @@ var paths = [][2]string{
 	{"cluster-ip/same-node", "Pod to Service, same node"}, {"cluster-ip/two-nodes", "Pod to Service, two nodes"},
 }
 
-// controls are paths that no network changes.
+// controls are paths that do without the network of pods.
 var controls = []string{"host/same-node", "host/two-nodes"}
 
 // on returns the column for a path.
@@ -118,7 +118,7 @@ func (m measured) claims() (all []claim) {
 	return all
 }
 
-// noise returns the largest difference between networks in figures that none changes, in per cent.
+// noise returns the largest difference from Mustang between hosts, in per cent.
 func (m measured) noise() (most float64) {
 	for _, p := range peers {
 		for _, path := range controls {
@@ -176,8 +176,8 @@ func (m measured) text() string {
 		turns = max(turns, t.Number+1)
 	}
 	fmt.Fprintf(&b, "\nMachine: %s; Kubernetes %s; %s. Turns: %d.\nCommand: `%s`.\n"+
-		"Between hosts, where no network takes part, figures differ by up to %.0f %%.\n", m.Machine, m.Kubernetes, m.Date,
-		turns, m.Command, m.noise())
+		"Between hosts, figures differ by up to %.0f %%: by noise, and by rules of kube-proxy that hosts pass too.\n",
+		m.Machine, m.Kubernetes, m.Date, turns, m.Command, m.noise())
 	for _, path := range paths {
 		fmt.Fprintf(&b, "\n### %s\n%s", path[1], m.table(path[0], traffic, all))
 	}
