@@ -11,6 +11,7 @@
 //	build/k8s -nodes vxlan -- kubectl get pods -A            # a command in node 1, then all is removed
 //	build/k8s up                                             # until it is interrupted
 //	build/k8s -nodes native kill 100                         # kill -9 of the agents under 500 connections a second
+//	build/k8s -nodes native multus macvlan                   # a second network for pods, by Multus
 //	build/k8s versions                                       # versions of ClusterNetworkPolicy go while a policy denies
 //	build/k8s -nodes native netpol-api v1beta1               # the conformance tests of network-policy-api
 //	build/k8s peers -time 1h -o docs/peers.md                # other networks beside Mustang, measured in turns
@@ -68,6 +69,7 @@ const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] test [GROUP]
        k8s [FLAGS] kill TIMES
        k8s [FLAGS] versions
+       k8s [FLAGS] multus LINK
        k8s [FLAGS] -nodes native|vxlan|three netpol-api v1beta1|v1alpha2
        k8s [-record FILE] table DOCUMENT
        k8s [FLAGS] peers [-peers LIST] [-time TIME] [-o DOCUMENT]
@@ -123,6 +125,8 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.kill(c, times) })
 	case command == "versions" && flags.NArg() == 1:
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { r.versions(c); return nil })
+	case command == "multus" && flags.NArg() == 2:
+		err = r.clusters(ctx, func(c *cluster.Cluster) error { r.multus(c, group); return nil })
 	case command == "netpol-api" && flags.NArg() == 2 && slices.Contains(apiVersions, group) &&
 		(r.record == "" || r.selection.Focus == "") &&
 		!strings.Contains(r.node, "one"): // two of its pods share a port of nodes
@@ -234,6 +238,12 @@ func (r *runner) kill(c *cluster.Cluster, times int) error {
 func (r *runner) versions(c *cluster.Cluster) {
 	counted, err := c.Versions()
 	r.tell(c, "versions of ClusterNetworkPolicy switched on and off: "+counted, err)
+}
+
+// multus gives pods a second network in a link mode.
+func (r *runner) multus(c *cluster.Cluster, link string) {
+	counted, err := c.Multus("test/k8s", link)
+	r.tell(c, "second network by Multus, "+link+": "+counted, err)
 }
 
 // apiVersions are the versions of ClusterNetworkPolicy, in the order of the definition of network-policy-api.

@@ -19,6 +19,7 @@ var plugins = []string{"ipam/host-local", "main/bridge", "main/loopback", "meta/
 // peerPrograms are the programs of networks, in modules below the directory peers.
 var peerPrograms = map[string]program{
 	"flannel":     {"flannel", "", "./flannel"},
+	"multus":      {"multus", "multus", "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus"},
 	"kube-router": {"kube-router", "kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
 }
 
