@@ -39,22 +39,35 @@ func (c *Cluster) Multus(source, link string) (string, error) {
 	if err := s.plan(); err != nil {
 		return "", err
 	}
-	allowed, err := s.all(false)
-	if err != nil {
-		return "", err
+	var counts []string
+	for _, step := range []struct {
+		policy string
+		denied func(try) bool
+	}{
+		{"", func(try) bool { return false }},
+		{fmt.Sprintf(policy, ""), func(try) bool { return true }},
+		{fmt.Sprintf(policy, `{"from": [{"ipBlock": {"cidr": "10.201.0.0/24"}}]}`),
+			func(t try) bool { return t.what == "first network" }},
+	} {
+		if step.policy != "" {
+			if err := s.apply(step.policy); err != nil {
+				return "", err
+			}
+		}
+		count, err := s.all(step.denied)
+		if err != nil {
+			return "", err
+		}
+		counts = append(counts, count)
 	}
-	if err := s.apply(denial); err != nil {
-		return "", err
-	}
-	denied, err := s.all(true)
-	_, cleanErr := c.kubectl(nil, "delete", "namespace", "second", "--timeout=120s")
-	return fmt.Sprintf("%d requests answered, then %d denied by a policy", allowed, denied), errors.Join(err, cleanErr)
+	_, err := c.kubectl(nil, "delete", "namespace", "second", "--timeout=120s")
+	return "without a policy " + counts[0] + "; isolated " + counts[1] + "; second network allowed " + counts[2], err
 }
 
-// denial lets nobody reach the pods with label web.
-const denial = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+// policy lets only what its rule matches reach the pods with label web.
+const policy = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
 "metadata": {"name": "web", "namespace": "second"},
-"spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}}`
+"spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"], "ingress": [%s]}}`
 
 // startMultus installs Multus. It takes the network that the node has for the first one of pods.
 func (n *node) startMultus(program string) error {
@@ -157,26 +170,28 @@ func (s *second) plan() error {
 	return err
 }
 
-// all makes all requests, which must be answered, or denied. It returns their number.
-func (s *second) all(denied bool) (count int, err error) {
+// all makes all requests. Those that denied names must stay without an answer, the others get one.
+func (s *second) all(denied func(try) bool) (counts string, err error) {
+	refused := 0
 	for _, t := range s.tries {
 		failed := s.await(20*time.Second, func() error {
 			err := s.do(t)
-			if denied && err == nil {
+			switch {
+			case !denied(t):
+				return err
+			case err == nil:
 				return errors.New("answered despite the policy")
 			}
-			if denied {
-				return nil
-			}
-			return err
+			return nil
 		})
 		if failed != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %s to %s: %w", t.what, t.from, t.to, failed))
-			continue
 		}
-		count++
+		if denied(t) {
+			refused++
+		}
 	}
-	return count, err
+	return fmt.Sprintf("%d answered, %d denied", len(s.tries)-refused, refused), err
 }
 
 // peerProgram is a program of another network.
