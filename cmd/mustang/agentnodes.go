@@ -52,7 +52,7 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 			"can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
 	flags.Var(cli.OneOf(&a.encrypt, encryptOff, encryptOn), "encrypt",
-		"on: WireGuard encrypts packets between pods of different nodes, in place of --routing; off")
+		"on: WireGuard encrypts packets between pods of different nodes, and --routing must be auto; off")
 	flags.Uint16Var(&a.options.Encryption.Port, "encrypt-port", nodenet.WireGuardPort,
 		"UDP `port` of WireGuard, the same on all nodes")
 	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "masquerade traffic from pods to outside the cluster")
@@ -90,7 +90,7 @@ func (a *agentNodes) check() error {
 	case a.options.Encryption.Port == 0:
 		return errors.New("--encrypt-port: 0 is not a port: want one from 1 to 65535")
 	case a.encrypt == encryptOn && a.options.Routing != nodenet.Auto:
-		return fmt.Errorf("--encrypt=on: WireGuard takes the place of --routing=%s: leave --routing out", a.options.Routing)
+		return fmt.Errorf("--encrypt=on needs --routing=auto (chart: agent.routing=auto), not %s", a.options.Routing)
 	case a.encrypt == encryptOn && netconf.CheckEncrypted(a.pods.Link) != nil:
 		return fmt.Errorf("--encrypt=on: %w", netconf.CheckEncrypted(a.pods.Link))
 	case a.place.ConfDir == "":

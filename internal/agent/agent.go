@@ -189,7 +189,7 @@ const (
 type loop struct {
 	changed, disturbed <-chan struct{}
 	every, pause       time.Duration // between rounds that compare all, and between any
-	patient            bool          // after an error changes wait, too
+	patient            bool          // after an error, changes wait for the retry
 	// round writes what has changed, or compares all, and reports whether it has compared all.
 	round func(all bool) (bool, error)
 	log   *slog.Logger

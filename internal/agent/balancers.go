@@ -60,7 +60,7 @@ func (b balancers) wake() {
 func (a *Agent) announce(ctx context.Context) {
 	disturbed, err := a.Announcer.Watch(ctx)
 	if err != nil {
-		a.Log.Warn("devices of load-balancer addresses are compared once a minute alone", "error", err)
+		a.Log.Warn("changes of devices are not watched: load-balancer addresses follow once a minute", "error", err)
 	}
 	loop{
 		changed: a.balancers.announce, disturbed: disturbed, every: balanceResync, pause: balancePause, log: a.Log,
@@ -105,7 +105,7 @@ func (a *Agent) assign(ctx context.Context) {
 		Failing: func(err error) {
 			if now := err.Error(); now != last {
 				last = now
-				a.Log.Error("no agent may assign addresses of load balancers", "error", err)
+				a.Log.Error("election for load-balancer addresses failed", "error", err)
 			}
 		}})
 }
@@ -157,8 +157,8 @@ type pools struct {
 	next     map[netip.Prefix]netip.Addr  // all addresses of a pool before this one are taken
 }
 
-// pooled returns the addresses and their users. Services that are as before they were given addresses have these, and
-// the others no longer count as given. The caller has the lock.
+// pooled returns the addresses and their users. If a Service's status is still that before it was given addresses, it
+// has these addresses; otherwise given no longer has the Service. The caller has the lock.
 func (a *Agent) pooled(given map[manifest.Name]kube.Ingress) *pools {
 	p := &pools{prefixes: a.Pools, services: a.services.cluster.LoadBalancers(), able: able(a.nodes.of),
 		holders: map[netip.Addr]manifest.Name{}, reserved: map[netip.Addr]bool{}, next: map[netip.Prefix]netip.Addr{}}
@@ -210,7 +210,7 @@ func (p *pools) reservedFor(addr netip.Addr) string {
 	return ""
 }
 
-// ours reports whether a Service gets addresses here, but for those that another controller has set.
+// ours reports whether class and labels leave a Service's addresses to Mustang.
 func ours(s manifest.LoadBalancer) bool {
 	return !s.Left && (s.Class == "" || s.Class == balancerClass)
 }
@@ -298,8 +298,7 @@ func (p *pools) lowest(is6 bool) (netip.Addr, error) {
 			}
 		}
 		p.next[r] = addr
-		size := 1 << (r.Addr().BitLen() - r.Bits())
-		full = append(full, fmt.Sprintf("pool %v full: %d of %[2]d addresses", r, size))
+		full = append(full, fmt.Sprintf("pool %v has no free address", r))
 	}
 	if full == nil {
 		return netip.Addr{}, fmt.Errorf("no pool of %s addresses", map[bool]string{false: "IPv4", true: "IPv6"}[is6])

@@ -38,8 +38,8 @@ var (
 	allNodes  = net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
 )
 
-// ours marks the packets of announcers, which others of them ignore: the former owner of an address may still have it.
-// It stands in the padding behind an ARP packet, and in a nonce, the last option in neighbour discovery (RFC 3971).
+// ours marks the packets of announcers. They ignore each other's: the former owner of an address may still have it. ARP
+// has the mark in its padding, neighbour discovery in a nonce, the last option (RFC 3971).
 var ours = []byte("mustan")
 
 // Filters leave out packets to other hosts, such as those of VLANs without a device. The second one selects neighbour

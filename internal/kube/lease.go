@@ -23,7 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// leaseFor is how long a client that ended holds a Lease, as with the controllers of Kubernetes. A client renews its
+// leaseFor is the duration of a Lease, as of the controllers of Kubernetes. A client renews its
 // Lease eight times in this time, and works for two thirds of it after the last renewal.
 const leaseFor = 15 * time.Second
 
@@ -157,7 +157,7 @@ func (c *Client) SetIngress(ctx context.Context, s Ingress) (set bool, err error
 		}
 		set = err == nil
 	}
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // of both, an event follows
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the watch delivers both
 		return false, fmt.Errorf("set status.loadBalancer of Service %s/%s: %w", s.Namespace, s.Name, err)
 	}
 	return set, nil

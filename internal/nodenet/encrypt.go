@@ -32,7 +32,7 @@ func (p *plan) encrypt(self Node, others []Node) {
 		case len(n.Ranges) == 0:
 			continue
 		case n.Key == "":
-			why = "its agent has not published a WireGuard key: does it run with --encrypt=on?"
+			why = "its agent has not published a WireGuard key (is --encrypt=on missing there?)"
 		case err != nil:
 			why = fmt.Sprintf("its WireGuard key %q is not 32 bytes in base64", n.Key)
 		case taken:

@@ -38,7 +38,7 @@ func LoadKey(dir string) (PrivateKey, error) {
 		return PrivateKey{}, err
 	}
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return PrivateKey{}, fmt.Errorf("%s: mode %v: want a file that its owner alone can read: remove it for a new key",
+		return PrivateKey{}, fmt.Errorf("%s has mode %v, want a file that its owner alone can read: delete it to get a new key",
 			path, info.Mode())
 	}
 	text, err := os.ReadFile(path)

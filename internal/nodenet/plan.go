@@ -59,7 +59,7 @@ func (r *Routing) UnmarshalText(text []byte) error {
 // MarshalText returns the word.
 func (r Routing) MarshalText() ([]byte, error) { return []byte(r), nil }
 
-// NodeError names what of a node is left out, and the reason. Alike: the reason is the same for all other nodes.
+// NodeError names what of a node is left out, and the reason. Alike: all other nodes refuse it for the same reason.
 type NodeError struct {
 	Node, Text string
 	Alike      bool
@@ -74,9 +74,8 @@ func refuse(node, format string, args ...any) error {
 type plan struct {
 	// tunnel is whether it needs the VXLAN device, with these properties. Processes of the node reach pods of other nodes
 	// from its addresses, so that answers return through the tunnel. If left is set, the tunnel stays as it is.
-	// encrypted is the same for the WireGuard device.
 	tunnel    bool
-	encrypted bool
+	encrypted bool // whether it needs the WireGuard device, with the same properties
 	left      bool
 	local     netip.Addr
 	mac       net.HardwareAddr

@@ -28,8 +28,8 @@ const (
 	WireGuardPort = 51871
 )
 
-// Keepalive is the interval of packets to idle peers. So a peer without a handshake for LateHandshake, which covers the
-// 120 s between handshakes (whitepaper of WireGuard, section 6.1), cannot be reached.
+// Idle peers get a packet each keepalive, and handshakes are at most 120 s apart (whitepaper of WireGuard, section 6.1).
+// A peer without a handshake for LateHandshake cannot be reached.
 const (
 	keepalive     = 25 * time.Second
 	LateHandshake = 3 * time.Minute
@@ -107,7 +107,7 @@ func (n *Network) setUpWireGuard(h host, want plan) error {
 		attrs.Name, attrs.MTU = WireGuardName, want.mtu
 		if err := h.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs}); err != nil {
 			if errors.Is(err, unix.EEXIST) {
-				err = errors.New("one of that name exists and is not the agent's")
+				err = errors.New("a device of that name exists, and the agent did not create it")
 			}
 			return fmt.Errorf("add WireGuard device %q: %w", WireGuardName, err)
 		}
@@ -207,8 +207,7 @@ func peersOf(d *wgtypes.Device) map[wgtypes.Key]wgtypes.Peer {
 	return have
 }
 
-// WithoutHandshake returns the nodes whose last handshake with this node is older than LateHandshake, or has not been,
-// sorted.
+// WithoutHandshake returns the sorted names of nodes without a handshake within LateHandshake.
 func (n *Network) WithoutHandshake() ([]string, error) {
 	names := n.names.Load()
 	if names == nil || n.Routing != WireGuard {

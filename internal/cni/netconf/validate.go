@@ -308,11 +308,10 @@ func CheckProxied(link, services string) error {
 		"kube-proxy fail between them", link)
 }
 
-// CheckEncrypted returns an error if packets of a pod can leave the node past the host's routes, and so past the device
-// that encrypts them.
+// CheckEncrypted returns an error if packets of a pod bypass the host's routes, and thus the device that encrypts them.
 func CheckEncrypted(link string) error {
 	if pastHost(link) {
-		return fmt.Errorf("link %s: packets of pods leave past the host's routes: choose veth, bridge, netkit or netkit-l2",
+		return fmt.Errorf("link %s: packets of pods bypass the host's routes: choose veth, bridge, netkit or netkit-l2",
 			link)
 	}
 	return nil
