@@ -144,6 +144,7 @@ type nodeSet struct {
 	of      map[string]kube.Node
 	changed chan struct{} // capacity 1
 	unread  bool          // pods would return something else than before
+	joined  bool          // the routes to other nodes were made once
 }
 
 func (s *nodeSet) on(e kube.Event) error {

@@ -174,6 +174,8 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 	switch {
 	case !a.synced:
 		return strings.TrimSuffix("the agent has not read all objects of the cluster yet: "+a.State.Report().Unread, ": ")
+	case a.Key != "" && !a.nodes.joined:
+		return "the agent has not made the encrypted routes to other nodes yet"
 	case name == "":
 		return ""
 	case a.unread[at] != "":

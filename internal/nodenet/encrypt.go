@@ -22,13 +22,16 @@ const nowhere = -1
 // first one, they would leave by the default route, in plain text. Of two nodes with one key, the older one has it.
 func (p *plan) encrypt(self Node, others []Node) {
 	p.encrypted, p.addresses = true, rtnl.Addrs(self.Ranges)
-	owners := map[string]string{self.Key: self.Name}
+	owners := map[wgtypes.Key]string{}
+	if own, err := wgtypes.ParseKey(self.Key); err == nil {
+		owners[own] = self.Name
+	}
 	for _, n := range slices.SortedFunc(slices.Values(others), older) {
 		far := peer{node: n.Name, underlay: ofFamily(n.Addresses, p.local), ranges: n.Ranges}
 		key, err := wgtypes.ParseKey(n.Key)
 		far.key = key
 		why := ""
-		switch owner, taken := owners[n.Key]; {
+		switch owner, taken := owners[key]; {
 		case len(n.Ranges) == 0:
 			continue
 		case n.Key == "":
@@ -42,7 +45,7 @@ func (p *plan) encrypt(self Node, others []Node) {
 				n.Addresses, self.Addresses)
 		default:
 			p.peers = append(p.peers, far)
-			owners[n.Key] = n.Name
+			owners[key] = n.Name
 		}
 		if why != "" {
 			p.refused = append(p.refused, &NodeError{n.Name, why + ": no packet is sent to its pods", n.Key == "" || err != nil})
@@ -90,7 +93,28 @@ func (n *Network) inspectEncrypted(h host, want plan) (ways []Way, err error) {
 	return ways, nil
 }
 
-// plain drops packets that claim to be from pods of other nodes to pods of this node, and do not come by WireGuard.
+// shut plans routes that refuse packets to the ranges that other nodes claim in vain. It leaves out what the host, its
+// pods, Services or other nodes have.
+func (p *plan) shut(self Node, claimed, sound []Node, has Host) {
+	taken := slices.Concat(has.Local, self.Ranges)
+	for _, a := range slices.Concat(has.Reserved, has.ClusterIPs) {
+		taken = append(taken, single(a))
+	}
+	for _, n := range sound {
+		taken = append(taken, n.Ranges...)
+	}
+	for _, n := range claimed {
+		for _, r := range n.Ranges {
+			if refuseRange(r, taken, nil, nil) == "" {
+				taken = append(taken, r)
+				p.routes = append(p.routes, route{dst: r, device: nowhere})
+			}
+		}
+	}
+}
+
+// plain drops packets that claim to be from pods of other nodes to pods of this node, and do not come by WireGuard; and
+// packets that claim to be from pods of this node, and do not come by their devices.
 func (f firewall) plain() (rules [][]expr.Any) {
 	for _, p := range f.own {
 		far := far4
@@ -99,7 +123,11 @@ func (f firewall) plain() (rules [][]expr.Any) {
 		}
 		rules = append(rules, slices.Concat(family(p.Addr()), onDevice(expr.MetaKeyIIFNAME, expr.CmpOpNeq), source(p.Addr()),
 			[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: far}}, destination(p.Addr()), within(expr.CmpOpEq, p),
-			verdict(&expr.Verdict{Kind: expr.VerdictDrop})))
+			verdict(&expr.Verdict{Kind: expr.VerdictDrop})),
+			slices.Concat(family(p.Addr()), source(p.Addr()), within(expr.CmpOpEq, p), []expr.Any{
+				&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
+			}, verdict(&expr.Verdict{Kind: expr.VerdictDrop})))
 	}
 	return rules
 }

@@ -94,6 +94,17 @@ func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 }
 
 // apply changes the kernel's state to a plan. It adds what a route needs before the route.
+// shut adds the routes of a plan that refuse packets.
+func (h host) shut(want plan) error {
+	have, err := h.routes()
+	for _, r := range want.routes {
+		if _, there := have[r]; !there && r.device == nowhere {
+			err = errors.Join(err, h.addRoute(r))
+		}
+	}
+	return err
+}
+
 func (h host) apply(want plan) error {
 	vxlan, err := h.device()
 	if err != nil {

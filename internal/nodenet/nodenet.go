@@ -55,8 +55,8 @@ type Encryption struct {
 // Network connects a node with the pods of other nodes.
 type Network struct {
 	Options
-	passed atomic.Pointer[[]Remote]               // the ways that Remotes got last without an error
-	names  atomic.Pointer[map[wgtypes.Key]string] // the nodes of the peers
+	passed atomic.Pointer[[]Remote]              // the ways that Remotes got last without an error
+	known  atomic.Pointer[map[wgtypes.Key]known] // the peers
 }
 
 // New returns a network. It changes nothing.
@@ -78,6 +78,9 @@ func (n *Network) open() (host, error) {
 func (n *Network) Apply(self Node, others []Node) error {
 	return n.planned(self, others, func(h host, want plan, others []Node) error {
 		errs := want.refused
+		if err := h.shut(want); err != nil { // before the device, which takes longer
+			errs = append(errs, err)
+		}
 		if want.tunnel || want.encrypted {
 			base, err := h.underlay(want.local)
 			if err == nil {
@@ -99,11 +102,7 @@ func (n *Network) setUpTunnel(h host, want plan) error {
 	if !want.encrypted {
 		return h.setUpDevice(want, n.Port)
 	}
-	names := map[wgtypes.Key]string{}
-	for _, p := range want.peers {
-		names[p.key] = p.node
-	}
-	n.names.Store(&names)
+	n.know(want.peers)
 	return n.setUpWireGuard(h, want)
 }
 
@@ -118,12 +117,16 @@ func (n *Network) planned(self Node, others []Node, do func(h host, want plan, o
 	if err != nil {
 		return err
 	}
-	others, refused := Sound(self, others, has)
+	claimed := others
+	others, refused := Sound(self, claimed, has)
 	segment, err := h.segmentOf(self, n.Routing)
 	if err != nil {
 		return err
 	}
 	want := newPlan(self, others, n.Routing, segment)
+	if want.encrypted {
+		want.shut(self, claimed, others, has)
+	}
 	want.refused = append(refused, want.refused...)
 	return do(h, want, others)
 }

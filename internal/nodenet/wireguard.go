@@ -3,7 +3,6 @@
 package nodenet
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -102,6 +101,9 @@ func (n *Network) setUpWireGuard(h host, want plan) error {
 		return err
 	}
 	fail := func(what string, err error) error { return fmt.Errorf("%s of device %q: %w", what, WireGuardName, err) }
+	if lacks := 1280 - want.mtu; lacks > 0 && slices.ContainsFunc(want.addresses, netip.Addr.Is6) { // RFC 8200, section 5
+		return fmt.Errorf("pods with IPv6 need an MTU of 1280 bytes in WireGuard: the node's device has %d bytes too few", lacks)
+	}
 	if have.index == 0 {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = WireGuardName, want.mtu
@@ -207,17 +209,37 @@ func peersOf(d *wgtypes.Device) map[wgtypes.Key]wgtypes.Peer {
 	return have
 }
 
-// WithoutHandshake returns the sorted names of nodes without a handshake within LateHandshake.
+// known is the node of a peer, and the time of its first Apply.
+type known struct {
+	node  string
+	since time.Time
+}
+
+func (n *Network) know(peers []peer) {
+	next, before := map[wgtypes.Key]known{}, n.known.Load()
+	for _, p := range peers {
+		next[p.key] = known{p.node, time.Now()}
+		if before != nil {
+			if k, ok := (*before)[p.key]; ok {
+				next[p.key] = known{p.node, k.since}
+			}
+		}
+	}
+	n.known.Store(&next)
+}
+
+// WithoutHandshake returns the sorted names of nodes that are peers for LateHandshake, and had no handshake in this time.
 func (n *Network) WithoutHandshake() ([]string, error) {
-	names := n.names.Load()
-	if names == nil || n.Routing != WireGuard {
+	all := n.known.Load()
+	if all == nil || n.Routing != WireGuard {
 		return nil, nil
 	}
 	d, err := readWireGuard(n.Host)
 	var late []string
-	for key, p := range peersOf(d) {
-		if time.Since(p.LastHandshakeTime) > LateHandshake {
-			late = append(late, cmp.Or((*names)[key], key.String()))
+	there := peersOf(d)
+	for key, k := range *all {
+		if time.Since(k.since) > LateHandshake && time.Since(there[key].LastHandshakeTime) > LateHandshake {
+			late = append(late, k.node)
 		}
 	}
 	slices.SortFunc(late, strings.Compare)
