@@ -45,7 +45,7 @@ TEST_PACKAGES     := $(BENCH_PACKAGES) $(SUITE_PACKAGES) $(VM_PACKAGES) $(CNI_PA
 
 # Packages whose tests depend most on the kernel.
 GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal/linkinfo ./internal/qdisc ./internal/podlink \
-	./internal/datapath ./internal/lab ./internal/tun ./internal/cni ./internal/explain
+	./internal/datapath ./internal/lab ./internal/tun ./internal/cni ./internal/explain ./internal/nodenet
 
 # The tests that lacked a kernel feature here, written by test-kernel and test-others. test-guest runs those that match
 # GUEST_TESTS, all of test-kernel: a few of each link mode. test-guest-skipped runs all of them.
@@ -53,7 +53,7 @@ SKIPPED        := $(BUILD)/skipped-tests
 SKIPPED_OTHERS := $(BUILD)/skipped-tests-of-others
 GUEST_TESTS    := ^Test(Conformance/(ipvlan-l2|ipvlan-l3|netkit)(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|$\
 	Traffic/(ipvlan-l2|netkit|veth/SCTP)|MixedTraffic/ipvlan-l2_and_macvlan|Uplink/(ipvlan-l2|netkit)|Add/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
-	LinkKinds/.*|LinkNetkit.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|Check/.*|Bandwidth/.*|BandwidthHolds/netkit)$$
+	LinkKinds/.*|LinkNetkit.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|Check/.*|Bandwidth/.*|BandwidthHolds/netkit|WireGuard.*|AgentEncrypts)$$
 
 # Of kernels newer than the machine's and the guest's: test-newest-kernel.
 NEWEST_TESTS := ^Test(TakesBigIPv6|BigTCP|BigTCPOf.*|BigTCPKeeps.*|Remote(Pods|Links|Wire)|Reach)$$|^TestBigTCPReachesServices$$/.*/^(kernel|per_packet|iptables|nftables)$$

@@ -298,7 +298,7 @@ func (p *pools) lowest(is6 bool) (netip.Addr, error) {
 			}
 		}
 		p.next[r] = addr
-		full = append(full, fmt.Sprintf("pool %v has no free address", r))
+		full = append(full, fmt.Sprintf("pool %v is full", r))
 	}
 	if full == nil {
 		return netip.Addr{}, fmt.Errorf("no pool of %s addresses", map[bool]string{false: "IPv4", true: "IPv6"}[is6])

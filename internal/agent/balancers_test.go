@@ -110,7 +110,7 @@ func TestAddressesOfPools(t *testing.T) {
 	put("late", "22", balancing, "")
 	put("later", "23", balancing, "")
 	wantsEvents(t, s, map[string]int{
-		`"message":"pool 192.0.2.0/28 has no free address"`:                                         2,
+		`"message":"pool 192.0.2.0/28 is full"`:                                         2,
 		`"message":"spec.loadBalancerIP: Service shop/kept already has 192.0.2.6"`:                  1,
 		`"message":"spec.loadBalancerIP: 192.0.2.16 is not in a pool"`:                              1,
 		`"message":"spec.loadBalancerIP: 192.0.2.1 is an address of a node, a pod or a cluster IP"`: 1,

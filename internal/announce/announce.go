@@ -47,8 +47,8 @@ func (a *Announcer) Watch(ctx context.Context) (<-chan struct{}, error) {
 }
 
 // Apply makes the devices that have an address of the node answer for the owned addresses, and only for them. A device
-// probes an address that is new there, for a second, and announces it. For each address that is not announced, conflicts has
-// the reason. It also names hosts that have used an announced address since the last call.
+// probes an address that is new there, for a second, and announces it. Conflicts has the reason for each address that
+// is not announced. It also names hosts that have used an announced address since the last call.
 func (a *Announcer) Apply(node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error) {
 	all, err := rtnl.In(a.ns).Devices()
 	hops, hopsErr := rtnl.In(a.ns).NextHops()

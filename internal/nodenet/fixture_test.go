@@ -212,7 +212,8 @@ func (c *cluster) roundTrip(from *netns.Namespace, network, to string, payload [
 	c.t.Helper()
 	client, err = testkit.RoundTrip(c.t, from, network, to, payload)
 	for range 4 {
-		if timeout := net.Error(nil); !errors.Is(err, unix.EHOSTUNREACH) && !(errors.As(err, &timeout) && timeout.Timeout()) {
+		timeout := net.Error(nil)
+		if late := errors.As(err, &timeout) && timeout.Timeout(); !late && !errors.Is(err, unix.EHOSTUNREACH) {
 			break
 		}
 		client, err = testkit.RoundTrip(c.t, from, network, to, payload)

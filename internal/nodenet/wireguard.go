@@ -27,8 +27,8 @@ const (
 	WireGuardPort = 51871
 )
 
-// Idle peers get a packet each keepalive, and handshakes are at most 120 s apart (whitepaper of WireGuard, section 6.1).
-// A peer without a handshake for LateHandshake cannot be reached.
+// Idle peers get a packet each keepalive, and handshakes are at most 120 s apart (whitepaper of WireGuard, section
+// 6.1). A peer without a handshake for LateHandshake cannot be reached.
 const (
 	keepalive     = 25 * time.Second
 	LateHandshake = 3 * time.Minute
@@ -101,8 +101,9 @@ func (n *Network) setUpWireGuard(h host, want plan) error {
 		return err
 	}
 	fail := func(what string, err error) error { return fmt.Errorf("%s of device %q: %w", what, WireGuardName, err) }
-	if lacks := 1280 - want.mtu; lacks > 0 && slices.ContainsFunc(want.addresses, netip.Addr.Is6) { // RFC 8200, section 5
-		return fmt.Errorf("pods with IPv6 need an MTU of 1280 bytes in WireGuard: the node's device has %d bytes too few", lacks)
+	if want.mtu < leastIPv6 && slices.ContainsFunc(want.addresses, netip.Addr.Is6) {
+		return fmt.Errorf("pods with IPv6 need an MTU of %d bytes in WireGuard, got %d: raise the MTU of the node's device",
+			leastIPv6, want.mtu)
 	}
 	if have.index == 0 {
 		attrs := netlink.NewLinkAttrs()
@@ -209,6 +210,9 @@ func peersOf(d *wgtypes.Device) map[wgtypes.Key]wgtypes.Peer {
 	return have
 }
 
+// leastIPv6 is the least MTU of IPv6 (RFC 8200, section 5).
+const leastIPv6 = 1280
+
 // known is the node of a peer, and the time of its first Apply.
 type known struct {
 	node  string
@@ -228,7 +232,7 @@ func (n *Network) know(peers []peer) {
 	n.known.Store(&next)
 }
 
-// WithoutHandshake returns the sorted names of nodes that are peers for LateHandshake, and had no handshake in this time.
+// WithoutHandshake returns the sorted names of nodes that are peers for LateHandshake, and had no handshake in it.
 func (n *Network) WithoutHandshake() ([]string, error) {
 	all := n.known.Load()
 	if all == nil || n.Routing != WireGuard {

@@ -20,8 +20,8 @@ type second struct {
 }
 
 // Multus installs Multus, whose module is below source, and gives pods of each node a second network, by Mustang's
-// plugin in a link mode. It tests connections within that network, by a Service with backends in it, and under a policy,
-// and returns what it has counted.
+// plugin in a link mode. It tests connections in that network, by a Service with backends in it, and under policies. It
+// returns what it has counted.
 func (c *Cluster) Multus(source, link string) (string, error) {
 	program := c.path("multus")
 	if err := c.Programs.compile(c.ctx, peerProgram(source, "multus"), program); err != nil {
@@ -138,7 +138,8 @@ func (s *second) startPods(link string) error {
 
 // applyService makes a Service without a selector, with backends in the second network.
 func (s *second) applyService(endpoints []map[string]any) error {
-	meta := map[string]any{"name": "web", "namespace": "second", "labels": map[string]string{"kubernetes.io/service-name": "web"}}
+	meta := map[string]any{"name": "web", "namespace": "second",
+		"labels": map[string]string{"kubernetes.io/service-name": "web"}}
 	for _, object := range []map[string]any{
 		{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": map[string]any{
 			"ports": []any{map[string]any{"port": 80, "targetPort": 8080}}}},
