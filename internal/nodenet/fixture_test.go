@@ -205,8 +205,8 @@ func (c *cluster) reach(what string) {
 	}
 }
 
-// roundTrip is [testkit.RoundTrip], again where a neighbour did not answer within the kernel's three seconds, as on a busy
-// machine, or handshakes of WireGuard met: the next ones follow after 5 s.
+// roundTrip is [testkit.RoundTrip], again where a neighbour did not answer within the kernel's three seconds, as on a
+// busy machine, or handshakes of WireGuard met: the next ones follow after 5 s.
 func (c *cluster) roundTrip(from *netns.Namespace, network, to string, payload []byte) (client netip.AddrPort,
 	err error) {
 	c.t.Helper()
