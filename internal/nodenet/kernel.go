@@ -81,7 +81,7 @@ func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 		return slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return p.Addr() == local })
 	})
 	if i < 0 {
-		return rtnl.Device{}, fmt.Errorf("no device has the address %v of this node", local)
+		return rtnl.Device{}, fmt.Errorf("no device of this node has the address %v", local)
 	}
 	if devices[i].Kind != "loopback" {
 		return devices[i], nil

@@ -189,16 +189,17 @@ func ofFamily(addresses []netip.Addr, family netip.Addr) netip.Addr {
 }
 
 // Overhead is VXLAN's overhead per packet in bytes: headers of Ethernet, VXLAN, UDP and IP.
-func Overhead(underlay netip.Addr) int { return 30 + headers(underlay) }
+func Overhead(underlay netip.Addr) int { return 22 + Headers(underlay) }
 
 // sealed is WireGuard's overhead per packet in bytes: its header and tag, headers of UDP and IP.
-func sealed(underlay netip.Addr) int { return 40 + headers(underlay) }
+func sealed(underlay netip.Addr) int { return 32 + Headers(underlay) }
 
-func headers(underlay netip.Addr) int {
-	if underlay.Is6() {
-		return 40
+// Headers is the size in bytes of the headers of UDP and IP.
+func Headers(to netip.Addr) int {
+	if to.Is6() {
+		return 8 + 40
 	}
-	return 20
+	return 8 + 20
 }
 
 // overhead returns the overhead of a kind of routing per packet in bytes; with Auto of the tunnel.

@@ -33,7 +33,8 @@ type ProbeEnd struct {
 	Address       netip.Prefix // inside the tunnel
 }
 
-// Add adds the device, and sets it up. The kernel deletes it some time after the namespace Inside, Delete at once.
+// Add adds the device, and sets it up. Delete removes it at once; otherwise the kernel does some time after
+// Inside is closed.
 func (p ProbeEnd) Add() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Namespace = probeDevice, p.MTU, netlink.NsFd(p.Inside.FD())
@@ -54,7 +55,7 @@ func (p ProbeEnd) Add() error {
 	case errors.Is(err, unix.EEXIST):
 		err = errors.New("another preflight runs on this node")
 	case errors.Is(err, unix.EADDRINUSE):
-		err = fmt.Errorf("another device or socket has UDP port %d, and does not share it", p.Port)
+		err = fmt.Errorf("another program uses UDP port %d exclusively", p.Port)
 	}
 	if err != nil {
 		return fmt.Errorf("VXLAN device of the probe: %w", err)

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
 )
@@ -48,6 +50,9 @@ func Listen(ctx context.Context, o Options, ready func() error) (err error) {
 		return err
 	}
 	conn, err := open(o.Host, o.At, netip.AddrPort{})
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("another program has UDP port %d (another preflight --listen?)", o.At.Port())
+	}
 	if err != nil {
 		return err
 	}
@@ -90,7 +95,7 @@ func answer(conn *net.UDPConn, wrong func() (uint64, error)) error {
 			return err
 		}
 		m, ok := decode(buffer[:n])
-		if err != nil || !ok || n < Smallest-headers(netip.IPv6Unspecified()) {
+		if err != nil || !ok || n < Smallest-nodenet.Headers(netip.IPv6Unspecified()) {
 			continue // an ICMP error of an earlier answer, or a stranger
 		}
 		send := func(kind kind, value uint64, size int) {

@@ -56,16 +56,7 @@ func decode(payload []byte) (m message, ok bool) {
 	return message{kind(rest[0]), binary.BigEndian.Uint64(rest[1:]), binary.BigEndian.Uint64(rest[9:])}, true
 }
 
-// headers returns the size of the IP and UDP headers of a datagram.
-func headers(to netip.Addr) int {
-	if to.Is4() {
-		return 20 + 8
-	}
-	return 40 + 8
-}
-
-// open opens a UDP socket in a namespace whose datagrams are never cut into fragments, whatever path MTU is known; with
-// a peer if remote is valid.
+// open opens a UDP socket that never fragments and ignores the known path MTU. If remote is valid, it is connected.
 func open(ns *netns.Namespace, local, remote netip.AddrPort) (conn *net.UDPConn, err error) {
 	err = ns.Do(func() (err error) {
 		if remote.IsValid() {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pathprobe finds what the path between two nodes does to packets.
-//
-// One end listens. The other sends UDP datagrams that must not be cut, and streams TCP through a VXLAN device like the
-// agent's. The kernel then leaves segments and checksums to the node's device, as it does for packets of pods.
+// Package pathprobe finds what the path between two nodes does to packets: see docs/preflight.md.
 package pathprobe
 
 import (
@@ -131,7 +128,7 @@ func (p *prober) read() {
 // is the value of the message.
 func (p *prober) ask(ctx context.Context, kind kind, size int, enough func() bool) {
 	to := p.RemoteAddr().(*net.UDPAddr).AddrPort().Addr()
-	payload := message{kind, p.nonce.Load(), uint64(size)}.encode(size - headers(to))
+	payload := message{kind, p.nonce.Load(), uint64(size)}.encode(size - nodenet.Headers(to))
 	for range attempts {
 		_, _ = p.Write(payload) // too long for the device: lost as well
 		overdue := time.After(answerWait)
@@ -150,15 +147,15 @@ func (p *prober) ask(ctx context.Context, kind kind, size int, enough func() boo
 	}
 }
 
-// largest returns the largest size of probes that value, which answers raise, confirms: between low, which is known to
-// pass, and high.
+// largest searches for the largest probe that is answered, from low, which passes, to high. Answers raise value.
 func (p *prober) largest(ctx context.Context, value *atomic.Int64, low, high int) (int, error) {
+	most := int64(high) // a peer may answer with any value
 	for size := high; low < high; size = (low + high + 1) / 2 {
 		p.ask(ctx, kindProbe, size, func() bool { return value.Load() >= int64(size) })
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		if low = max(low, int(value.Load())); low < size {
+		if low = max(low, int(min(most, value.Load()))); low < size {
 			high = max(low, size-1)
 		}
 	}
@@ -216,14 +213,14 @@ func stream(ctx context.Context, ns *netns.Namespace) error {
 	address := netip.AddrPortFrom(inside.Addr(), DefaultPort).String()
 	conn, err := netns.Get(ns, func() (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "tcp", address) })
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return errors.New("no connection")
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	go func() { _, _ = conn.Write(make([]byte, streamBytes)) }()
 	n, err := io.CopyN(io.Discard, conn, streamBytes)
 	if err != nil {
-		return fmt.Errorf("%d of %d bytes came back: %w", n, streamBytes, err)
+		return fmt.Errorf("%d of %d bytes came back", n, streamBytes)
 	}
 	return nil
 }

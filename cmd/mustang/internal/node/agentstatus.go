@@ -64,7 +64,7 @@ no or po; NAME is an object's name, with its namespace or without. WANTED counts
 installed: frontends, policies, routes, addresses.
 
 With --wait, it waits until an agent answers, all is ok and no object waits to be written. At the
-deadline it shows what is not.
+deadline, it prints the last report.
 
 Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 2 misused.`,
 		Example: `  mustang agent status
@@ -124,7 +124,10 @@ func untilInstalled(ctx context.Context, wait time.Duration, to io.Writer,
 			err = errors.New(count(waiting, "object waits to be written", "objects wait to be written"))
 		}
 		left := time.Until(deadline)
-		if err == nil || left <= 0 || ctx.Err() != nil {
+		if ctx.Err() != nil && wait > 0 {
+			return ctx.Err()
+		}
+		if err == nil || left <= 0 {
 			_, printed := to.Write(text.Bytes()) // in one piece: kubectl exec mixes pieces with the error line
 			if wait > 0 && err != nil {
 				err = fmt.Errorf("not installed after %v: %w", wait, err)

@@ -7,9 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/agent/status"
@@ -22,6 +26,7 @@ import (
 // The results of a check.
 const (
 	passed = "ok"
+	noted  = "info"
 	warned = "warn"
 	failed = "fail"
 )
@@ -59,31 +64,20 @@ func AgentPreflight(c *cli.Config) *cobra.Command {
 		Long: `Check this node before Mustang is installed: features of the kernel, remains of kube-proxy and other
 CNI plugins, ports, firewall and MTU. With --kubeconfig, also check the cluster. It changes nothing.
 
-With --peer, also probe the path to a node where --listen runs. UDP packets that must not be cut find
-the largest size that arrives. A TCP stream through VXLAN finds wrong checksums. Open UDP ports 7178
-and --vxlan-port between the nodes, and probe one peer at a time. --listen answers anybody who reaches
-these ports until Ctrl-C, and does not check the node.
+With --peer, also probe the path to a node where --listen runs: its MTU, and TCP through VXLAN. Open
+UDP ports 7178 and --vxlan-port between the nodes. If two nodes probe one listener at once, each also
+sees the other's wrong checksums. --listen answers anybody who reaches these ports, until Ctrl-C.
 
 Exit codes: 0 nothing fails, 1 a check fails, 2 misused.`,
 		Example: `  mustang agent preflight
   mustang agent preflight --listen 192.0.2.2     # on the other node
   mustang agent preflight --peer 192.0.2.2`,
-		PreRunE: cli.Check(func([]string) error {
-			switch {
-			case p.port == 0:
-				return errors.New("--vxlan-port: 0 is not a port: want one from 1 to 65535")
-			case p.listen.IsValid() && len(p.peers) > 0:
-				return errors.New("--listen and --peer: one node listens, the other probes")
-			case p.listen.IsValid() && p.kubeconfig != "":
-				return errors.New("--listen and --kubeconfig: the listening end does not check the cluster")
-			}
-			return nil
-		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			return cli.WithNamespace(p.namespace, func(host *netns.Namespace) error {
 				if p.host = host; p.listen.IsValid() {
 					return pathprobe.Listen(ctx, p.end(p.listen), func() error {
-						return c.Printf("listening at %v; on the other node: mustang agent preflight --peer %[1]v\n", p.listen)
+						return c.Printf("listening at %v; on the other node: mustang agent preflight --peer %[1]v --vxlan-port %d\n",
+							p.listen, p.port)
 					})
 				}
 				return p.run(ctx, format)
@@ -91,7 +85,8 @@ Exit codes: 0 nothing fails, 1 a check fails, 2 misused.`,
 		}),
 	}
 	flags := cmd.Flags()
-	const want = "an address of a node like 192.0.2.2 or 192.0.2.2:7178"
+	cmd.PreRunE = cli.Check(func([]string) error { return p.check(flags.Changed) })
+	const want = "an address that other nodes reach, like 192.0.2.2 or [2001:db8::2]:7178"
 	flags.Var(cli.Each(&p.peers, parseNodeEnd, want), "peer", "`address` at which another node listens; repeat for more")
 	flags.Var(cli.One(&p.listen, parseNodeEnd, want), "listen", "`address` of this node at which it answers --peer, until Ctrl-C")
 	flags.StringVar(&p.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials: check "+
@@ -104,6 +99,22 @@ Exit codes: 0 nothing fails, 1 a check fails, 2 misused.`,
 	return cmd
 }
 
+func (p *preflight) check(changed func(flag string) bool) error {
+	switch {
+	case p.port == 0:
+		return errors.New("--vxlan-port: 0 is not a port: want one from 1 to 65535")
+	case changed("kubeconfig") && p.kubeconfig == "":
+		return errors.New("--kubeconfig: empty")
+	case !filepath.IsAbs(p.place.ConfDir):
+		return fmt.Errorf("--cni-conf-dir %q: want an absolute path", p.place.ConfDir)
+	}
+	unused := []string{"peer", "kubeconfig", "cni-conf-dir", "run-dir", "output"}
+	if i := slices.IndexFunc(unused, changed); p.listen.IsValid() && i >= 0 {
+		return fmt.Errorf("--listen and --%s: the listening end only answers", unused[i])
+	}
+	return nil
+}
+
 // parseNodeEnd parses the address of a listening end, with its port or without.
 func parseNodeEnd(text string) (netip.AddrPort, error) {
 	at, err := netip.ParseAddrPort(text)
@@ -113,7 +124,7 @@ func parseNodeEnd(text string) (netip.AddrPort, error) {
 		at = netip.AddrPortFrom(a, pathprobe.DefaultPort)
 	}
 	a := at.Addr().Unmap()
-	if err == nil && (a.Zone() != "" || a.IsMulticast() || a.IsUnspecified() || a.IsLoopback() || at.Port() == 0) {
+	if err == nil && (a.Zone() != "" || !a.IsGlobalUnicast() || at.Port() == 0) {
 		err = errors.New("not an address of a node")
 	}
 	return netip.AddrPortFrom(a, at.Port()), err
@@ -136,14 +147,18 @@ func (p *preflight) fail(check, do, what string, args ...any) {
 }
 
 func (p *preflight) run(ctx context.Context, format string) error {
-	_, err := status.Ask(ctx, p.runDir, "/process", maxStatus)
-	p.runs = err == nil
+	asked, cancel := context.WithTimeout(ctx, 2*time.Second)
+	_, err := status.Ask(asked, p.runDir, "/process", maxStatus)
+	cancel()
+	if p.runs = !errors.Is(err, status.ErrNoAgent); p.runs && err != nil {
+		p.warn("agent", "restart it", "it runs, but does not answer at %s", p.runDir)
+	}
 	type step struct {
 		name string
 		run  func(context.Context) error
 	}
-	steps := []step{{"kernel", p.checkKernel}, {"ports", p.checkPorts}, {"kube-proxy", p.checkProxy},
-		{"CNI", p.checkPlugins}, {"firewall", p.checkForwarding}}
+	steps := []step{{"kernel", p.checkKernel}, {"ports", p.checkPorts}, {"WireGuard", p.checkWireGuard},
+		{"kube-proxy", p.checkProxy}, {"CNI", p.checkPlugins}, {"firewall", p.checkForwarding}}
 	if p.kubeconfig != "" {
 		steps = append(steps, step{"cluster", p.checkCluster})
 	}
@@ -160,17 +175,35 @@ func (p *preflight) run(ctx context.Context, format string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err = cli.PrintList(p.Stdout, format, p.found, cli.Table[checkup]{Key: "checks",
-		Header: []string{"CHECK", "RESULT", "FOUND", "WHAT HELPS"},
-		Row:    func(c checkup) []any { return []any{c.Check, c.Result, c.Found, c.Do} }})
-	n := 0
+	return p.print(format)
+}
+
+// print prints a table with short cells. Below it are the texts of checks that warn or fail.
+func (p *preflight) print(format string) error {
+	var texts strings.Builder
+	var fails []string
+	err := cli.PrintList(p.Stdout, format, p.found, cli.Table[checkup]{Key: "checks",
+		Header: []string{"CHECK", "RESULT", "FOUND"},
+		Row: func(c checkup) []any {
+			if c.Result != warned && c.Result != failed {
+				return []any{c.Check, c.Result, c.Found}
+			}
+			fmt.Fprintf(&texts, "\n%s: %s\n", c.Check, c.Found)
+			if c.Do != "" {
+				fmt.Fprintf(&texts, "  what helps: %s\n", c.Do)
+			}
+			return []any{c.Check, c.Result, "see below"}
+		}})
+	if err == nil {
+		err = p.Printf("%s", texts.String())
+	}
 	for _, c := range p.found {
 		if c.Result == failed {
-			n++
+			fails = append(fails, c.Check)
 		}
 	}
-	if err == nil && n > 0 {
-		err = errors.New(count(n, "check fails", "checks fail"))
+	if err == nil && len(fails) > 0 {
+		err = fmt.Errorf("%s: %s", count(len(fails), "check fails", "checks fail"), strings.Join(fails, ", "))
 	}
 	return err
 }
@@ -180,24 +213,29 @@ func (p *preflight) checkPath(ctx context.Context, peer netip.AddrPort) error {
 	path, err := pathprobe.Probe(ctx, p.end(peer))
 	name := fmt.Sprint("path to ", peer.Addr())
 	if errors.Is(err, pathprobe.ErrNoAnswer) {
-		p.fail(name, fmt.Sprintf("there: mustang agent preflight --listen %v; open this UDP port between nodes", peer),
-			"%v", err)
+		do := fmt.Sprintf("there: mustang agent preflight --listen %v --vxlan-port %d", peer, p.port)
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			do += "; open this UDP port between nodes"
+		}
+		p.fail(name, do, "%v", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	least := min(path.There, path.Back)
-	mtu := fmt.Sprintf("ip link set dev %s mtu %d on all nodes, or a larger MTU in the network", path.Device, least)
-	switch {
-	case path.There < path.MTU:
-		p.fail(name, mtu, "path MTU to %v is %d, %s has %d: packets above %[2]d bytes are lost", path.Peer, path.There,
-			path.Device, path.MTU)
-	case path.Back < path.MTU:
-		p.fail(name, mtu, "path MTU from %v is %d, %s has %d: packets above %[2]d bytes are lost", path.Peer, path.Back,
-			path.Device, path.MTU)
-	default:
-		p.ok(name, "packets of %d bytes arrive, both ways", path.MTU)
+	var ways []string
+	if path.There < path.MTU {
+		ways = append(ways, fmt.Sprintf("path MTU to %v is %d", path.Peer, path.There))
+	}
+	if path.Back < path.There {
+		ways = append(ways, fmt.Sprintf("path MTU from %v is %d", path.Peer, path.Back))
+	}
+	if least := path.Back; least < path.MTU { // at most There
+		do := fmt.Sprintf("ip link set dev %s mtu %d on all nodes, or a larger MTU in the network", path.Device, least)
+		p.fail(name, do, "%s, %s has %d: packets above %d bytes are lost", strings.Join(ways, ", "), path.Device,
+			path.MTU, least)
+	} else {
+		p.ok(name, "%d bytes, both ways", path.MTU)
 	}
 	p.tunnelResult(path)
 	return nil
@@ -224,9 +262,10 @@ func (p *preflight) tunnelResult(path pathprobe.Path) {
 		return
 	}
 	if t.Stalled != nil {
-		p.fail(tunnel, fmt.Sprintf("open UDP port %d between nodes", p.port), "a TCP stream in VXLAN stalls: %v", t.Stalled)
+		p.fail(tunnel, fmt.Sprintf("open UDP port %d between nodes; both ends need the same --vxlan-port", p.port),
+			"a TCP stream in VXLAN stalls: %v", t.Stalled)
 		return
 	}
-	p.ok(tunnel, "a TCP stream passes, both ways")
-	p.ok(checksums, "no wrong checksum")
+	p.ok(tunnel, "TCP, both ways")
+	p.ok(checksums, "none is wrong")
 }

@@ -9,14 +9,19 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/kube"
 )
 
-// foreignAgents are DaemonSets of other networks.
-var foreignAgents = []string{"kube-flannel-ds", "calico-node", "cilium", "weave-net", "kube-router", "antrea-agent",
-	"kindnet"}
+// foreignWords are in the names of other networks' devices and DaemonSets.
+var foreignWords = []string{"antrea", "aws-node", "cali", "canal", "cilium", "cni0", "flannel", "kindnet",
+	"kube-bridge", "kube-router", "ovn", "weave"}
+
+func isForeign(name string) bool {
+	return slices.ContainsFunc(foreignWords, func(word string) bool { return strings.Contains(name, word) })
+}
 
 // checkCluster checks the cluster of a kubeconfig: the ranges of nodes, DaemonSets of other networks.
 func (p *preflight) checkCluster(ctx context.Context) error {
@@ -40,11 +45,14 @@ func (p *preflight) checkCluster(ctx context.Context) error {
 		}
 		p.ipv6 = p.ipv6 || slices.ContainsFunc(n.Spec.PodCIDRs, func(r netip.Prefix) bool { return r.Addr().Is6() })
 	}
-	if len(without) > 0 {
+	switch {
+	case len(without) > 0:
 		p.fail("ranges of pods", "kubeadm's --pod-network-cidr, or --allocate-node-cidrs of the controller manager",
 			"nodes without spec.podCIDRs: %s", firstOf(without))
-	} else {
-		p.ok("ranges of pods", "%s have one", count(len(nodes.Items), "node", "nodes"))
+	case len(nodes.Items) == 0:
+		p.warn("ranges of pods", "", "the cluster has no nodes")
+	default:
+		p.ok("ranges of pods", "on all of %s", count(len(nodes.Items), "node", "nodes"))
 	}
 	return p.checkDaemonSets(ctx, client)
 }
@@ -61,14 +69,14 @@ func (p *preflight) checkDaemonSets(ctx context.Context, client *kube.Client) er
 	var others []string
 	proxied := false
 	for _, s := range sets.Items {
-		if slices.Contains(foreignAgents, s.Metadata.Name) {
+		if isForeign(s.Metadata.Name) {
 			others = append(others, s.Metadata.Namespace+"/"+s.Metadata.Name)
 		}
 		proxied = proxied || s.Metadata.Name == "kube-proxy"
 	}
 	if proxied {
 		p.fail("kube-proxy's DaemonSet", "kubectl -n kube-system delete daemonset/kube-proxy configmap/kube-proxy",
-			"it has the agent's ports")
+			"it uses TCP ports %d and %d", healthzPort, metricsPort)
 	} else {
 		p.ok("kube-proxy's DaemonSet", "none")
 	}

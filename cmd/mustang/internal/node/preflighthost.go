@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"path"
 	"slices"
 	"strings"
 
@@ -26,9 +25,6 @@ const leastIPv6 = 1280
 
 // Ports of the manifest's agent, which kube-proxy has too.
 const healthzPort, metricsPort = 10256, 10249
-
-// foreignDevices are devices of other CNI plugins.
-var foreignDevices = []string{"cni0", "flannel*", "cilium_*", "vxlan.calico", "cali*", "weave", "kube-bridge"}
 
 func (p *preflight) checkKernel(context.Context) error {
 	for _, f := range objects.Features("") {
@@ -54,6 +50,25 @@ func (p *preflight) checkKernel(context.Context) error {
 	return nil
 }
 
+// checkWireGuard checks what --encrypt=on needs.
+func (p *preflight) checkWireGuard(context.Context) error {
+	sockets, err := netstat.Receivers(p.host, unix.IPPROTO_UDP, nodenet.WireGuardPort)
+	own, ownErr := rtnl.In(p.host).HasDevice(nodenet.WireGuardName)
+	const name = "WireGuard"
+	switch missing := nodenet.ProbeWireGuard(); {
+	case err != nil || ownErr != nil:
+		return errors.Join(err, ownErr)
+	case len(sockets) > 0 && !own:
+		p.warn(name, "for --encrypt=on: end that program, or --encrypt-port with another port, the same on all nodes",
+			"a program has UDP port %d, at %v", nodenet.WireGuardPort, sockets[0].Addr)
+	case missing != nil:
+		p.found = append(p.found, checkup{Check: name, Result: noted, Found: "not in the kernel: only --encrypt=on needs it"})
+	default:
+		p.ok(name, "UDP port %d is free", nodenet.WireGuardPort)
+	}
+	return nil
+}
+
 func (p *preflight) have(module string, err error) {
 	if err != nil {
 		p.fail(module, "modprobe "+module, "%v", err)
@@ -74,8 +89,8 @@ func (p *preflight) checkPorts(context.Context) error {
 		case p.runs:
 			p.ok(name, "the agent has it")
 		default:
-			p.fail(name, "kubectl -n kube-system delete daemonset/kube-proxy, or other ports for the agent",
-				"a socket listens at %v: kube-proxy has this port", sockets[0].Addr)
+			p.fail(name, "if it is kube-proxy: docs/replace-kube-proxy.md; else another port for the agent",
+				"a program listens at %v; kube-proxy uses this port", netip.AddrPortFrom(sockets[0].Addr, port))
 		}
 	}
 	name := fmt.Sprint("UDP port ", p.port)
@@ -90,11 +105,11 @@ func (p *preflight) checkPorts(context.Context) error {
 	case err != nil || ownErr != nil:
 		return errors.Join(err, ownErr)
 	case !shared:
-		p.fail(name, "delete the device, or "+other, "device %s has it, and does not share it", devices)
+		p.fail(name, "delete the device, or "+other, "device %s uses it exclusively", devices)
 	case len(tunnels) > 0:
-		p.warn(name, "delete the device after its pods are gone", "device %s has it too", devices)
+		p.warn(name, "delete the device after its pods are gone", "device %s shares it", devices)
 	case len(sockets) > 0 && !own:
-		p.fail(name, "end that program (it may be preflight --listen), or "+other, "a socket has it, at %v", sockets[0].Addr)
+		p.fail(name, "end that program (it may be preflight --listen), or "+other, "a program has it, at %v", sockets[0].Addr)
 	default:
 		p.ok(name, "free for VXLAN")
 	}
@@ -114,7 +129,7 @@ func (p *preflight) checkProxy(context.Context) error {
 		p.warn("kube-proxy's rules", "after the rollout: kube-proxy --cleanup, or restart the node", "%s",
 			strings.Join(rules, ", "))
 	} else {
-		p.ok("kube-proxy's rules", "none in nftables, nor IPVS")
+		p.ok("kube-proxy's rules", "none")
 	}
 	return err
 }
@@ -122,22 +137,20 @@ func (p *preflight) checkProxy(context.Context) error {
 func (p *preflight) checkPlugins(context.Context) error {
 	before, err := p.place.Before()
 	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist):
+		p.ok("CNI configuration", "%s does not exist", p.place.ConfDir)
+	case err != nil:
 		return err
 	case len(before) > 0:
 		p.fail("CNI configuration", "remove them once their plugin is removed",
-			"pods get another network: in %s, %s sorts before %s", p.place.ConfDir, strings.Join(before, ", "),
-			p.place.ConfName)
+			"%s in %s come before %s: pods get their network", firstOf(before), p.place.ConfDir, p.place.ConfName)
 	default:
 		p.ok("CNI configuration", "none before %s", p.place.Conf())
 	}
 	devices, err := rtnl.In(p.host).Devices()
 	var left []string
 	for _, d := range devices {
-		if slices.ContainsFunc(foreignDevices, func(pattern string) bool {
-			matches, _ := path.Match(pattern, d.Name)
-			return matches
-		}) {
+		if isForeign(d.Name) {
 			left = append(left, d.Name)
 		}
 	}
@@ -152,10 +165,9 @@ func (p *preflight) checkPlugins(context.Context) error {
 func (p *preflight) checkForwarding(context.Context) error {
 	chains, err := droppingChains(p.host)
 	if len(chains) > 0 {
-		p.warn("forwarded packets", "accept packets from and to pods in it",
-			"chain %s drops what no rule accepts: packets of pods that pass the host's stack, too", strings.Join(chains, ", "))
+		p.warn("forwarded packets", acceptPods, "chain %s "+dropsPods, strings.Join(chains, ", "))
 	} else {
-		p.ok("forwarded packets", "no chain of nftables drops them all")
+		p.ok("forwarded packets", "no forward chain has policy drop")
 	}
 	device, deviceErr := rtnl.In(p.host).DefaultDevice()
 	if errors.Is(deviceErr, fs.ErrNotExist) {
@@ -164,7 +176,7 @@ func (p *preflight) checkForwarding(context.Context) error {
 	strict, strictErr := strictFilter(p.host, device)
 	if strict {
 		p.warn("rp_filter", fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2, if --link is ipvlan", device),
-			"rp_filter of %s is strict: the host drops packets of ipvlan pods that pass it", device)
+			"strict at %s: the host drops packets from ipvlan pods", device)
 	} else {
 		p.ok("rp_filter", "not strict at %s", device)
 	}
@@ -181,20 +193,32 @@ func (p *preflight) checkMTU(context.Context) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	least := leastIPv6 + nodenet.Overhead(netip.IPv4Unspecified())
+	before := len(p.found)
 	for _, d := range devices {
-		global := func(a netip.Prefix) bool { return a.Addr().IsGlobalUnicast() }
-		global6 := func(a netip.Prefix) bool { return a.Addr().Is6() && global(a) }
-		other := d.Name == nodenet.DeviceName || uplink != "" || !d.Up || !slices.ContainsFunc(d.Addrs, global)
+		has := func(underlay netip.Addr) bool {
+			return slices.ContainsFunc(d.Addrs, func(a netip.Prefix) bool {
+				return a.Addr().IsGlobalUnicast() && a.Addr().Is4() == underlay.Is4()
+			})
+		}
+		underlay, ipv6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+		if !has(underlay) && has(ipv6) {
+			underlay = ipv6
+		}
+		overhead := nodenet.Overhead(underlay)
+		least := leastIPv6 + overhead
+		other := d.Name == nodenet.DeviceName || uplink != "" || !d.Up || !has(underlay)
 		switch name := "MTU of " + d.Name; {
 		case d.Name != uplink && other:
 		case d.MTU >= least:
-			p.ok(name, "%d, in VXLAN %d", d.MTU, d.MTU-nodenet.Overhead(netip.IPv4Unspecified()))
-		case p.ipv6 || slices.ContainsFunc(d.Addrs, global6):
+			p.ok(name, "%d, in VXLAN %d", d.MTU, d.MTU-overhead)
+		case p.ipv6 || has(ipv6):
 			p.fail(name, "a larger MTU, or --routing=native", "%d: IPv6 in VXLAN needs %d", d.MTU, least)
 		default:
 			p.warn(name, "a larger MTU, before pods get IPv6 addresses", "%d: IPv6 in VXLAN needs %d", d.MTU, least)
 		}
+	}
+	if len(p.found) == before {
+		p.warn("MTU", "configure the node's address first", "no device has an address")
 	}
 	return nil
 }

@@ -36,15 +36,19 @@ func (r *statusReport) checkHost(d *datapath.Datapath, services []service.Servic
 	})
 }
 
+// dropsPods and acceptPods are found and help for a chain that drops packets of pods.
+const (
+	dropsPods  = "drops what no rule accepts: packets of pods that pass the host's stack, too"
+	acceptPods = "accept packets from and to pods in it"
+)
+
 func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	chains, err := droppingChains(host)
 	if err != nil || len(chains) == 0 {
 		return err
 	}
 	for _, chain := range chains {
-		r.find("accept packets from and to pods in it",
-			"chain %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too", chain,
-			host.Name())
+		r.find(acceptPods, "chain %s of host %q "+dropsPods, chain, host.Name())
 	}
 	call, err := rtnl.In(host).Sysctl("net/bridge/bridge-nf-call-iptables")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
