@@ -39,6 +39,7 @@ func (p ProbeEnd) Add() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Namespace = probeDevice, p.MTU, netlink.NsFd(p.Inside.FD())
 	link := newVXLAN(attrs, probeID, p.Local, p.Port)
+	link.Limit = 64 // learned addresses: anybody can send packets
 	if link.Learning = !p.Remote.IsValid(); !link.Learning {
 		link.Group = net.IP(p.Remote.AsSlice())
 	}
@@ -53,7 +54,7 @@ func (p ProbeEnd) Add() error {
 	}
 	switch {
 	case errors.Is(err, unix.EEXIST):
-		err = errors.New("another preflight runs on this node")
+		err = errors.New("another preflight runs on this node, or ended just now")
 	case errors.Is(err, unix.EADDRINUSE):
 		err = fmt.Errorf("another program uses UDP port %d exclusively", p.Port)
 	}

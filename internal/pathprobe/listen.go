@@ -11,8 +11,6 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
 )
@@ -50,9 +48,6 @@ func Listen(ctx context.Context, o Options, ready func() error) (err error) {
 		return err
 	}
 	conn, err := open(o.Host, o.At, netip.AddrPort{})
-	if errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("another program has UDP port %d (another preflight --listen?)", o.At.Port())
-	}
 	if err != nil {
 		return err
 	}

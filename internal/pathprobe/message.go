@@ -66,6 +66,9 @@ func open(ns *netns.Namespace, local, remote netip.AddrPort) (conn *net.UDPConn,
 		}
 		return err
 	})
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = fmt.Errorf("%w (another preflight --listen?)", err)
+	}
 	if err != nil {
 		return nil, err
 	}

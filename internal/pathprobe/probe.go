@@ -216,6 +216,7 @@ func stream(ctx context.Context, ns *netns.Namespace) error {
 		return errors.New("no connection")
 	}
 	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetLinger(0) // if killed, no connection keeps the namespace with the device
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	go func() { _, _ = conn.Write(make([]byte, streamBytes)) }()
 	n, err := io.CopyN(io.Discard, conn, streamBytes)

@@ -124,9 +124,6 @@ func untilInstalled(ctx context.Context, wait time.Duration, to io.Writer,
 			err = errors.New(count(waiting, "object waits to be written", "objects wait to be written"))
 		}
 		left := time.Until(deadline)
-		if ctx.Err() != nil && wait > 0 {
-			return ctx.Err()
-		}
 		if err == nil || left <= 0 {
 			_, printed := to.Write(text.Bytes()) // in one piece: kubectl exec mixes pieces with the error line
 			if wait > 0 && err != nil {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/agent/status"
@@ -194,9 +193,7 @@ func (p *preflight) print(format string) error {
 			}
 			return []any{c.Check, c.Result, "see below"}
 		}})
-	if err == nil {
-		err = p.Printf("%s", texts.String())
-	}
+	err = errors.Join(err, p.Printf("%s", texts.String()))
 	for _, c := range p.found {
 		if c.Result == failed {
 			fails = append(fails, c.Check)
@@ -213,27 +210,21 @@ func (p *preflight) checkPath(ctx context.Context, peer netip.AddrPort) error {
 	path, err := pathprobe.Probe(ctx, p.end(peer))
 	name := fmt.Sprint("path to ", peer.Addr())
 	if errors.Is(err, pathprobe.ErrNoAnswer) {
-		do := fmt.Sprintf("there: mustang agent preflight --listen %v --vxlan-port %d", peer, p.port)
-		if !errors.Is(err, unix.ECONNREFUSED) {
-			do += "; open this UDP port between nodes"
-		}
-		p.fail(name, do, "%v", err)
+		p.fail(name, fmt.Sprintf("there: mustang agent preflight --listen %v --vxlan-port %d; if it runs: open UDP port %d "+
+			"between nodes", peer, p.port, peer.Port()), "%v", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	var ways []string
-	if path.There < path.MTU {
-		ways = append(ways, fmt.Sprintf("path MTU to %v is %d", path.Peer, path.There))
+	way, least := "to", path.Back
+	if least < path.There { // else they are equal
+		way = "from"
 	}
-	if path.Back < path.There {
-		ways = append(ways, fmt.Sprintf("path MTU from %v is %d", path.Peer, path.Back))
-	}
-	if least := path.Back; least < path.MTU { // at most There
+	if least < path.MTU {
 		do := fmt.Sprintf("ip link set dev %s mtu %d on all nodes, or a larger MTU in the network", path.Device, least)
-		p.fail(name, do, "%s, %s has %d: packets above %d bytes are lost", strings.Join(ways, ", "), path.Device,
-			path.MTU, least)
+		p.fail(name, do, "path MTU %s %v is %d, %s has %d: packets above %[3]d bytes are lost", way, path.Peer, least,
+			path.Device, path.MTU)
 	} else {
 		p.ok(name, "%d bytes, both ways", path.MTU)
 	}

@@ -45,14 +45,11 @@ func (p *preflight) checkCluster(ctx context.Context) error {
 		}
 		p.ipv6 = p.ipv6 || slices.ContainsFunc(n.Spec.PodCIDRs, func(r netip.Prefix) bool { return r.Addr().Is6() })
 	}
-	switch {
-	case len(without) > 0:
+	if len(without) > 0 {
 		p.fail("ranges of pods", "kubeadm's --pod-network-cidr, or --allocate-node-cidrs of the controller manager",
 			"nodes without spec.podCIDRs: %s", firstOf(without))
-	case len(nodes.Items) == 0:
-		p.warn("ranges of pods", "", "the cluster has no nodes")
-	default:
-		p.ok("ranges of pods", "on all of %s", count(len(nodes.Items), "node", "nodes"))
+	} else {
+		p.ok("ranges of pods", "%s have one", count(len(nodes.Items), "node", "nodes"))
 	}
 	return p.checkDaemonSets(ctx, client)
 }

@@ -54,17 +54,16 @@ func (p *preflight) checkKernel(context.Context) error {
 func (p *preflight) checkWireGuard(context.Context) error {
 	sockets, err := netstat.Receivers(p.host, unix.IPPROTO_UDP, nodenet.WireGuardPort)
 	own, ownErr := rtnl.In(p.host).HasDevice(nodenet.WireGuardName)
-	const name = "WireGuard"
 	switch missing := nodenet.ProbeWireGuard(); {
 	case err != nil || ownErr != nil:
 		return errors.Join(err, ownErr)
 	case len(sockets) > 0 && !own:
-		p.warn(name, "for --encrypt=on: end that program, or --encrypt-port with another port, the same on all nodes",
+		p.warn("WireGuard", "for --encrypt=on: end that program, or --encrypt-port with another port, the same on all nodes",
 			"a program has UDP port %d, at %v", nodenet.WireGuardPort, sockets[0].Addr)
 	case missing != nil:
-		p.found = append(p.found, checkup{Check: name, Result: noted, Found: "not in the kernel: only --encrypt=on needs it"})
+		p.found = append(p.found, checkup{"WireGuard", noted, "not in the kernel: only --encrypt=on needs it", ""})
 	default:
-		p.ok(name, "UDP port %d is free", nodenet.WireGuardPort)
+		p.ok("WireGuard", "UDP port %d is free", nodenet.WireGuardPort)
 	}
 	return nil
 }
@@ -209,6 +208,8 @@ func (p *preflight) checkMTU(context.Context) error {
 		other := d.Name == nodenet.DeviceName || uplink != "" || !d.Up || !has(underlay)
 		switch name := "MTU of " + d.Name; {
 		case d.Name != uplink && other:
+		case d.MTU >= least && d.MTU < least+10:
+			p.warn(name, "a larger MTU, if --encrypt is on", "%d: IPv6 in WireGuard needs %d", d.MTU, least+10)
 		case d.MTU >= least:
 			p.ok(name, "%d, in VXLAN %d", d.MTU, d.MTU-overhead)
 		case p.ipv6 || has(ipv6):
