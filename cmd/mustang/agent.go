@@ -221,8 +221,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Nodes: network, Attacher: &o.nodes, Key: o.nodes.key, State: state, Log: log, Pools: o.pools, Announcer: announcer,
 				Endpoints: d.Endpoints(), Warnings: o.nodes.warnings(network), Config: status.Config{
 					Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link,
-					Services: o.nodes.pods.Services, Routing: string(o.nodes.options.Routing),
-				},
+					Services: o.nodes.pods.Services, Routing: string(o.nodes.options.Routing)},
 			})
 			network.ClusterIPs = a.ClusterIPs
 			all.Go(func() error {
