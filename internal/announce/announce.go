@@ -46,9 +46,9 @@ func (a *Announcer) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return rtnl.In(a.ns).Watch(ctx)
 }
 
-// Apply makes the devices that have an address of the node answer for the owned addresses, and only for them. A device
-// probes an address that is new there, for a second, and announces it. Conflicts has the reason for each address that
-// is not announced. It also names hosts that have used an announced address since the last call.
+// Apply makes the devices that run and have an address of the node answer for the owned addresses, and only for them. A
+// device probes an address that is new there, for a second, and announces it. For each address that is not announced, conflicts has
+// the reason. It also names hosts that have used an announced address since the last call.
 func (a *Announcer) Apply(node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error) {
 	all, err := rtnl.In(a.ns).Devices()
 	hops, hopsErr := rtnl.In(a.ns).NextHops()
@@ -67,7 +67,7 @@ func (a *Announcer) Apply(node, owned []netip.Addr) (conflicts map[netip.Addr]st
 	})
 	for _, d := range all {
 		has := slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return slices.Contains(node, p.Addr()) })
-		if has && len(d.MAC) == 6 && len(owned) > 0 {
+		if has && d.Running && len(d.MAC) == 6 && len(owned) > 0 {
 			want[device{d.Index, d.Name, [6]byte(d.MAC)}] = true
 		}
 	}

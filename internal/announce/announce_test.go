@@ -3,6 +3,7 @@
 package announce
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -49,10 +50,22 @@ func newSegment(t *testing.T) *segment {
 			testkit.Succeed(t, rtnl.In(ns).SetSysctl("net/ipv4/neigh/eth0/mcast_solicit", "1"))
 			continue
 		}
+		running(t, ns)
 		s.nodes = append(s.nodes, ns)
 		s.macs = append(s.macs, testkit.Must(rtnl.In(ns).Device("eth0"))(t).MAC.String())
 	}
 	return s
+}
+
+// running waits until a node's device can send.
+func running(t *testing.T, ns *netns.Namespace) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if !testkit.Must(rtnl.In(ns).Device("eth0"))(t).Running {
+			return errors.New("eth0 has no carrier")
+		}
+		return nil
+	})
 }
 
 // at waits until the client's neighbour entry of an address contains a MAC address or a state. A datagram, which nobody
@@ -127,6 +140,7 @@ func TestAddressesResolveToTheirOwner(t *testing.T) {
 	changed := testkit.Must(nodes[1].Watch(t.Context()))(t)
 	testkit.Command(t, s.nodes[1], "ip link set eth0 down")
 	testkit.Command(t, s.nodes[1], "ip link set eth0 address 02:00:00:00:00:07 up")
+	running(t, s.nodes[1])
 	select {
 	case <-changed:
 	case <-time.After(time.Minute):
@@ -194,6 +208,31 @@ func TestAddressesOfOthersAreRefused(t *testing.T) {
 			return fmt.Errorf("the conflicts are %v", conflicts)
 		}
 		return nil
+	})
+}
+
+// TestDevicesThatRunAgainProbe has the device of an owner down while another host takes one of its addresses. The owner
+// answers for the other one alone, and announces it.
+func TestDevicesThatRunAgainProbe(t *testing.T) {
+	t.Parallel()
+	s := newSegment(t)
+	a, owned := New(s.nodes[0]), addrs("192.0.2.7", "192.0.2.8")
+	defer a.Close()
+	s.apply(t, a, 0, owned...)
+	testkit.Command(t, s.nodes[0], "ip link set eth0 down")
+	s.apply(t, a, 0, owned...)
+	testkit.Command(t, s.client, "ip address add 192.0.2.7/24 dev eth0")
+	conn := raw(t, s.client)
+	testkit.Command(t, s.nodes[0], "ip link set eth0 up")
+	running(t, s.nodes[0])
+	testkit.Eventually(t, time.Minute, func() error {
+		if have := testkit.Must(a.Apply(s.self(0), owned))(t); have[owned[0]] == "" || have[owned[1]] != "" {
+			return fmt.Errorf("the conflicts are %v", have)
+		}
+		return nil
+	})
+	await(t, conn, func(arp header.ARP) bool {
+		return arp.ProtocolAddressSender()[3] == 8 && arp.ProtocolAddressTarget()[3] == 8
 	})
 }
 

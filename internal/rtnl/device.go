@@ -36,8 +36,10 @@ type Device struct {
 	MAC         net.HardwareAddr
 	MTU         int
 	// Up is whether the device is set up. It may still lack a carrier.
-	Up    bool
-	Addrs []netip.Prefix // the device's addresses of both families, with their prefix lengths
+	Up bool
+	// Running is whether it is up and can send, with a carrier (RFC 2863: operational state up or unknown).
+	Running bool
+	Addrs   []netip.Prefix // the device's addresses of both families, with their prefix lengths
 
 	RxPackets, TxPackets, RxBytes, TxBytes uint64
 }
@@ -105,6 +107,7 @@ func DescribeLink(link netlink.Link) Device {
 		MAC:         attrs.HardwareAddr,
 		MTU:         attrs.MTU,
 		Up:          attrs.RawFlags&unix.IFF_UP != 0,
+		Running:     attrs.RawFlags&unix.IFF_RUNNING != 0,
 	}
 	if attrs.RawFlags&unix.IFF_LOOPBACK != 0 {
 		device.Kind = "loopback"
