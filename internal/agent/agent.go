@@ -109,7 +109,8 @@ type Agent struct {
 	attach     bool                   // the next round attaches the programs again
 	changed    chan struct{}          // capacity 1
 	balancers  balancers
-	awaited    int // pods that wait for policies to be written
+	cluster    string // the UID of Namespace kube-system, which differs between clusters
+	awaited    int    // pods that wait for policies to be written
 }
 
 func (a *Agent) wake() {

@@ -39,8 +39,8 @@ const (
 // Announcer answers for addresses on the networks of a node. *announce.Announcer implements it.
 type Announcer interface {
 	// Apply makes the devices that have an address of the node answer for the owned addresses, and only for them, except
-	// for those with conflicts.
-	Apply(node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error)
+	// for those with conflicts. Announcers with the same text for the cluster ignore each other.
+	Apply(cluster string, node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error)
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
@@ -67,9 +67,9 @@ func (a *Agent) announce(ctx context.Context) {
 		failed: "addresses of load balancers not announced", again: "addresses of load balancers announced again",
 		round: func(bool) (bool, error) {
 			a.mu.Lock()
-			self, p := slices.Clone(a.addresses), a.pooled(nil)
+			cluster, self, p := a.cluster, slices.Clone(a.addresses), a.pooled(nil)
 			a.mu.Unlock()
-			conflicts, err := a.Announcer.Apply(self, p.owned(a.Node))
+			conflicts, err := a.Announcer.Apply(cluster, self, p.owned(a.Node))
 			why := map[manifest.Name][]string{}
 			for _, addr := range slices.SortedFunc(maps.Keys(conflicts), netip.Addr.Compare) {
 				text := fmt.Sprintf("load-balancer address %v: %s", addr, conflicts[addr])

@@ -24,15 +24,16 @@ import (
 // announced notes the addresses for which a node answers.
 type announced struct {
 	sync.Mutex
+	cluster     string
 	node, owned []netip.Addr
 	conflicts   map[netip.Addr]string
 	disturbed   chan struct{}
 }
 
-func (a *announced) Apply(node, owned []netip.Addr) (map[netip.Addr]string, error) {
+func (a *announced) Apply(cluster string, node, owned []netip.Addr) (map[netip.Addr]string, error) {
 	a.Lock()
 	defer a.Unlock()
-	a.node, a.owned = node, slices.SortedFunc(slices.Values(owned), netip.Addr.Compare)
+	a.cluster, a.node, a.owned = cluster, node, slices.SortedFunc(slices.Values(owned), netip.Addr.Compare)
 	return a.conflicts, nil
 }
 
@@ -164,9 +165,12 @@ func TestChangedDevicesAreAnnounced(t *testing.T) {
 	t.Parallel()
 	s, a := kubetest.Start(t), &announced{disturbed: make(chan struct{})}
 	s.Put(t, services, balancer("web", "01", balancing, `{"ip": "192.0.2.2", "ipMode": "VIP"}`))
+	s.Put(t, "/api/v1/namespaces", `{"apiVersion": "v1", "kind": "Namespace",
+"metadata": {"name": "kube-system", "uid": "1"}}`)
 	balance(t, s, newTable(), a)
 	a.wants(t, s, "[192.0.2.1] [192.0.2.2]", nil)
 	a.Lock()
+	testkit.Check(t, a.cluster == "1", "the cluster is %q, want the UID of its Namespace", a.cluster)
 	a.conflicts = map[netip.Addr]string{netip.MustParseAddr("192.0.2.2"): "host X uses it"}
 	a.Unlock()
 	select {

@@ -160,6 +160,10 @@ func (a *Agent) on(e kube.Event) {
 	if e.Kind != kube.Services && e.Kind != kube.EndpointSlices {
 		err = errors.Join(err, a.policies.on(e))
 	}
+	if e.Kind == kube.Namespaces && e.Name == "kube-system" && e.Object != nil {
+		meta, _ := kube.MetaOf(e.Object)
+		a.cluster = meta.UID
+	}
 	at := a.policies.identity(e)
 	delete(a.unread, at)
 	if err != nil {

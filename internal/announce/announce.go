@@ -34,6 +34,7 @@ type device struct {
 	index int
 	name  string
 	mac   [6]byte
+	mark  mark
 }
 
 // New returns an announcer for the devices of a network namespace that answers for no address.
@@ -47,9 +48,10 @@ func (a *Announcer) Watch(ctx context.Context) (<-chan struct{}, error) {
 }
 
 // Apply makes the devices that run and have an address of the node answer for the owned addresses, and only for them. A
-// device probes an address that is new there, for a second, and announces it. For each address that is not announced, conflicts has
-// the reason. It also names hosts that have used an announced address since the last call.
-func (a *Announcer) Apply(node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error) {
+// device probes an address that is new there, for a second, and announces it. For each address that is not announced,
+// conflicts has the reason. It also names hosts that have used an announced address since the last call. Announcers with
+// the same text for the cluster ignore each other.
+func (a *Announcer) Apply(cluster string, node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error) {
 	all, err := rtnl.In(a.ns).Devices()
 	hops, hopsErr := rtnl.In(a.ns).NextHops()
 	if err = errors.Join(err, hopsErr); err != nil {
@@ -68,7 +70,7 @@ func (a *Announcer) Apply(node, owned []netip.Addr) (conflicts map[netip.Addr]st
 	for _, d := range all {
 		has := slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return slices.Contains(node, p.Addr()) })
 		if has && d.Running && len(d.MAC) == 6 && len(owned) > 0 {
-			want[device{d.Index, d.Name, [6]byte(d.MAC)}] = true
+			want[device{d.Index, d.Name, [6]byte(d.MAC), markOf(cluster)}] = true
 		}
 	}
 	for d, r := range a.devices {

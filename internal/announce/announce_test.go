@@ -94,7 +94,7 @@ func (s *segment) self(i int) []netip.Addr {
 // apply has a node answer for addresses that no other host has.
 func (s *segment) apply(t *testing.T, a *Announcer, i int, owned ...netip.Addr) {
 	t.Helper()
-	conflicts := testkit.Must(a.Apply(s.self(i), owned))(t)
+	conflicts := testkit.Must(a.Apply("a", s.self(i), owned))(t)
 	testkit.Require(t, len(conflicts) == 0, "the conflicts are %v", conflicts)
 }
 
@@ -127,6 +127,15 @@ func TestAddressesResolveToTheirOwner(t *testing.T) {
 		testkit.Command(t, s.client, fmt.Sprintf("ip neigh replace %v lladdr %s dev eth0 nud probe", addr, s.macs[0]))
 		s.at(t, addr, s.macs[0]+" REACHABLE")
 	}
+	stranger := New(s.nodes[1]) // in another cluster with the same pool
+	defer stranger.Close()
+	testkit.Eventually(t, time.Minute, func() error {
+		if have := testkit.Must(stranger.Apply("b", s.self(1), owned))(t); len(have) != len(owned) {
+			return fmt.Errorf("an announcer of another cluster has the conflicts %v", have)
+		}
+		return nil
+	})
+	stranger.Close()
 	apply(1, owned...) // before the former owner knows
 	apply(0)
 	for _, addr := range owned { // the client does not ask
@@ -171,8 +180,8 @@ func TestAddressesOfOthersAreRefused(t *testing.T) {
 		"2001:db8::": "first address of 2001:db8::/64"}
 	all := append(addrs("192.0.2.1", "192.0.2.9", "192.0.2.255", "2001:db8::", "192.0.2.8"), used...)
 	testkit.Eventually(t, time.Minute, func() error { // the answer to a probe may be read late
-		testkit.Must(a.Apply(s.self(0), nil))(t)
-		have := testkit.Must(a.Apply(s.self(0), all))(t)
+		testkit.Must(a.Apply("a", s.self(0), nil))(t)
+		have := testkit.Must(a.Apply("a", s.self(0), all))(t)
 		for addr, words := range conflicts {
 			if why := have[netip.MustParseAddr(addr)]; !strings.Contains(why, words) || len(have) != len(conflicts) {
 				return fmt.Errorf("the conflicts are %v, want %v", have, conflicts)
@@ -203,7 +212,7 @@ func TestAddressesOfOthersAreRefused(t *testing.T) {
 	testkit.Must(raw(t, s.nodes[1]).WriteTo(claim, &packet.Addr{HardwareAddr: broadcast}))(t)
 	announces(1)
 	testkit.Eventually(t, time.Minute, func() error {
-		conflicts := testkit.Must(a.Apply(s.self(0), used))(t)
+		conflicts := testkit.Must(a.Apply("a", s.self(0), used))(t)
 		if why := conflicts[used[0]]; !strings.Contains(why, "host "+s.macs[1]) {
 			return fmt.Errorf("the conflicts are %v", conflicts)
 		}
@@ -226,7 +235,7 @@ func TestDevicesThatRunAgainProbe(t *testing.T) {
 	testkit.Command(t, s.nodes[0], "ip link set eth0 up")
 	running(t, s.nodes[0])
 	testkit.Eventually(t, time.Minute, func() error {
-		if have := testkit.Must(a.Apply(s.self(0), owned))(t); have[owned[0]] == "" || have[owned[1]] != "" {
+		if have := testkit.Must(a.Apply("a", s.self(0), owned))(t); have[owned[0]] == "" || have[owned[1]] != "" {
 			return fmt.Errorf("the conflicts are %v", have)
 		}
 		return nil

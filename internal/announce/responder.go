@@ -4,6 +4,7 @@ package announce
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -38,9 +39,14 @@ var (
 	allNodes  = net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
 )
 
-// ours marks the packets of announcers. They ignore each other's: the former owner of an address may still have it. ARP
-// has the mark in its padding, neighbour discovery in a nonce, the last option (RFC 3971).
-var ours = []byte("mustan")
+// mark is in the packets of a cluster's announcers. They ignore each other's: the former owner of an address may still
+// have it. ARP has the mark in its padding, neighbour discovery in a nonce, the last option (RFC 3971).
+type mark [6]byte
+
+func markOf(cluster string) mark {
+	sum := sha256.Sum256([]byte("mustang " + cluster))
+	return mark(sum[:])
+}
 
 // Filters leave out packets to other hosts, such as those of VLANs without a device. The second one selects neighbour
 // solicitations and advertisements among IPv6 packets.
@@ -185,7 +191,7 @@ func (r *responder) probe() {
 		default:
 			group := header.SolicitedNodeAddr(tcpip.AddrFrom16(addr.As16()))
 			mac := append(net.HardwareAddr{0x33, 0x33}, group.AsSlice()[12:]...)
-			_, _ = r.nd.WriteTo(solicitation(addr, group), &packet.Addr{HardwareAddr: mac})
+			_, _ = r.nd.WriteTo(r.solicitation(addr, group), &packet.Addr{HardwareAddr: mac})
 		}
 	}
 }
@@ -281,7 +287,7 @@ func (r *responder) announce(all []netip.Addr, times int) {
 // answerARP returns the reply to a request for an owned address (RFC 826).
 func (r *responder) answerARP(received []byte, from net.HardwareAddr) (reply []byte, to net.HardwareAddr) {
 	request := header.ARP(received)
-	if !request.IsValid() || bytes.HasPrefix(received[header.ARPSize:], ours) {
+	if !request.IsValid() || bytes.HasPrefix(received[header.ARPSize:], r.mark[:]) {
 		return nil, nil
 	}
 	target := netip.AddrFrom4([4]byte(request.ProtocolAddressTarget()))
@@ -294,7 +300,7 @@ func (r *responder) answerARP(received []byte, from net.HardwareAddr) (reply []b
 }
 
 func (r *responder) packetARP(op header.ARPOp, sender, target netip.Addr, targetMAC []byte) []byte {
-	out := append(make(header.ARP, header.ARPSize), ours...)
+	out := append(make(header.ARP, header.ARPSize), r.mark[:]...)
 	out.SetIPv4OverEthernet()
 	out.SetOp(op)
 	copy(out.HardwareAddressSender(), r.mac[:])
@@ -314,7 +320,7 @@ func (r *responder) answerND(received []byte, from net.HardwareAddr) (reply []by
 	icmp, source := header.ICMPv6(ip.Payload()), ip.SourceAddress()
 	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: source, Dst: ip.DestinationAddress()})
 	if ip.HopLimit() != header.NDPHopLimit || icmp.Code() != 0 || icmp.Checksum() != sum ||
-		header.IsV6MulticastAddress(source) || bytes.HasSuffix(icmp, ours) {
+		header.IsV6MulticastAddress(source) || bytes.HasSuffix(icmp, r.mark[:]) {
 		return nil, nil
 	}
 	// A solicitation and an advertisement have the target at the same place.
@@ -331,7 +337,7 @@ func (r *responder) answerND(received []byte, from net.HardwareAddr) (reply []by
 	return nil, nil
 }
 
-func solicitation(addr netip.Addr, to tcpip.Address) []byte {
+func (r *responder) solicitation(addr netip.Addr, to tcpip.Address) []byte {
 	size := header.ICMPv6NeighborSolicitMinimumSize + header.NDPLinkLayerAddressSize
 	out := make(header.IPv6, header.IPv6MinimumSize+size)
 	out.Encode(&header.IPv6Fields{PayloadLength: uint16(size), TransportProtocol: header.ICMPv6ProtocolNumber,
@@ -340,7 +346,7 @@ func solicitation(addr netip.Addr, to tcpip.Address) []byte {
 	icmp.SetType(header.ICMPv6NeighborSolicit)
 	body := header.NDPNeighborSolicit(icmp.MessageBody())
 	body.SetTargetAddress(tcpip.AddrFrom16(addr.As16()))
-	body.Options().Serialize(header.NDPOptionsSerializer{header.NDPNonceOption(ours)})
+	body.Options().Serialize(header.NDPOptionsSerializer{header.NDPNonceOption(r.mark[:])})
 	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: header.IPv6Any, Dst: to}))
 	return out
 }
@@ -357,7 +363,7 @@ func (r *responder) advertisement(addr netip.Addr, to tcpip.Address, solicited b
 	body.SetTargetAddress(from)
 	body.SetSolicitedFlag(solicited)
 	body.SetOverrideFlag(true)
-	body.Options().Serialize(header.NDPOptionsSerializer{option, header.NDPNonceOption(ours)})
+	body.Options().Serialize(header.NDPOptionsSerializer{option, header.NDPNonceOption(r.mark[:])})
 	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from, Dst: to}))
 	return out
 }
