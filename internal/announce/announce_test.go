@@ -218,6 +218,16 @@ func TestAddressesOfOthersAreRefused(t *testing.T) {
 		}
 		return nil
 	})
+	testkit.Succeed(t, rtnl.In(s.nodes[1]).SetSysctl("net/ipv6/conf/eth0/ndisc_notify", "1"))
+	testkit.Command(t, s.nodes[1], "ip address add 2001:db8::7/64 dev eth0 nodad")
+	testkit.Command(t, s.nodes[1], "ip link set eth0 address 02:00:00:00:00:09") // a notice to all nodes
+	testkit.Eventually(t, time.Minute, func() error {
+		conflicts := testkit.Must(a.Apply("a", s.self(0), used))(t)
+		if why := conflicts[used[1]]; !strings.Contains(why, "host 02:00:00:00:00:09") {
+			return fmt.Errorf("the conflicts are %v", conflicts)
+		}
+		return nil
+	})
 }
 
 // TestDevicesThatRunAgainProbe has the device of an owner down while another host takes one of its addresses. The owner

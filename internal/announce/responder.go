@@ -223,11 +223,11 @@ func (r *responder) heard(addr netip.Addr, mac []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at := r.owned[addr]
-	if at == nil || bytes.Equal(mac, r.mac[:]) || at.answers && addr.Is6() {
+	if at == nil || bytes.Equal(mac, r.mac[:]) {
 		return
 	}
 	at.rival = net.HardwareAddr(mac).String()
-	if at.answers && time.Since(at.defended) > defendEvery {
+	if at.answers && addr.Is4() && time.Since(at.defended) > defendEvery {
 		at.defended = time.Now()
 		r.running.Go(func() { r.announce([]netip.Addr{addr}, 1) })
 	}
