@@ -178,7 +178,7 @@ func (a *Agent) pooled(given map[manifest.Name]kube.Ingress) *pools {
 	}
 	for i := range p.services {
 		s := &p.services[i]
-		if g, ok := given[s.Name]; ok && slices.Equal(s.Has, g.Had) {
+		if g, ok := given[s.Name]; ok && s.UID == g.UID && slices.Equal(s.Has, g.Had) {
 			s.Has = g.Want
 		} else {
 			delete(given, s.Name)
@@ -233,7 +233,7 @@ func (p *pools) assign() (changes []kube.Ingress, why map[manifest.Name][]string
 		if !p.manages(s) {
 			continue
 		}
-		to := kube.Ingress{Namespace: s.Name.Namespace, Name: s.Name.Name, Had: s.Has}
+		to := kube.Ingress{Namespace: s.Name.Namespace, Name: s.Name.Name, UID: s.UID, Had: s.Has}
 		if s.Active {
 			for _, is6 := range s.IPv6 {
 				addr, err := p.choose(s, is6)

@@ -181,7 +181,8 @@ func TestChangedDevicesAreAnnounced(t *testing.T) {
 	wantsEvents(t, s, map[string]int{`"message":"node here: load-balancer address 192.0.2.2: host X uses it"`: 1})
 }
 
-// TestGivenAddressesStay has a Service with an address that the agent has set, and does not read yet.
+// TestGivenAddressesStay has a Service with an address that the agent has set, and does not read yet. A Service that is
+// deleted and made again gets it anew.
 func TestGivenAddressesStay(t *testing.T) {
 	t.Parallel()
 	a := New(Options{Node: "here", Cluster: testkit.Must(kube.Connect(kubetest.Start(t).Kubeconfig(t)))(t),
@@ -202,9 +203,14 @@ func TestGivenAddressesStay(t *testing.T) {
 			given[manifest.Name{Namespace: c.Namespace, Name: c.Name}] = c
 		}
 	}
-	assign("[{shop new [] [192.0.2.1]}]")
+	assign("[{shop new  [] [192.0.2.1]}]")
+	again := strings.Replace(balancer("new", "02", balancing, ""), `"name"`, `"uid": "2", "name"`, 1)
+	testkit.Succeed(t, a.services.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "new", Object: []byte(again)}))
+	assign("[{shop new 2 [] [192.0.2.1]}]")
+	put("new", "02", "")
+	assign("[{shop new  [] [192.0.2.1]}]")
 	put("old", "01", "")
-	assign("[{shop old [] [192.0.2.2]}]")
+	assign("[{shop old  [] [192.0.2.2]}]")
 	put("new", "02", `{"ip": "192.0.2.1"}`)
 	put("old", "01", `{"ip": "192.0.2.2"}`)
 	assign("[]")

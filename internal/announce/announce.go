@@ -47,8 +47,8 @@ func (a *Announcer) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return rtnl.In(a.ns).Watch(ctx)
 }
 
-// Apply makes the devices that run and have an address of the node answer for the owned addresses, and only for them. A
-// device probes an address that is new there, for a second, and announces it. For each address that is not announced,
+// Apply makes the devices that run and have an address of the node answer for the owned addresses, and only for them.
+// A device probes an address that is new there, for a second, and announces it. For each address that is not announced,
 // conflicts has the reason. It also names hosts that have used an announced address since the last call. Announcers with
 // the same text for the cluster ignore each other.
 func (a *Announcer) Apply(cluster string, node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error) {

@@ -258,6 +258,7 @@ type Metadata struct {
 	Name      string            `json:"name"`
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels"`
+	UID       string            `json:"uid"`
 	Created   string            `json:"creationTimestamp"` // in RFC 3339: a later time is greater
 	Version   string            `json:"resourceVersion"`   // changes with each change of the object
 }

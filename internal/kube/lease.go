@@ -130,12 +130,12 @@ func (l *lease) hold(ctx context.Context) (bool, error) {
 
 // Ingress are the addresses of a Service's load balancer, as they were read and as they should be.
 type Ingress struct {
-	Namespace, Name string
-	Had, Want       []netip.Addr
+	Namespace, Name, UID string
+	Had, Want            []netip.Addr
 }
 
 // SetIngress replaces the addresses of a Service's load balancer, and reports whether it did: another controller may
-// have changed the Service meanwhile.
+// have changed the Service or made it again meanwhile.
 func (c *Client) SetIngress(ctx context.Context, s Ingress) (set bool, err error) {
 	var o corev1.Service
 	err = c.typed.Get().AbsPath("/api/v1/namespaces", s.Namespace, "services", s.Name).Do(ctx).Into(&o)
@@ -143,7 +143,7 @@ func (c *Client) SetIngress(ctx context.Context, s Ingress) (set bool, err error
 		has, _ := netip.ParseAddr(in.IP) // in any form
 		return has.Unmap() == addr
 	}
-	if err == nil && slices.EqualFunc(o.Status.LoadBalancer.Ingress, s.Had, is) {
+	if err == nil && string(o.UID) == s.UID && slices.EqualFunc(o.Status.LoadBalancer.Ingress, s.Had, is) {
 		mode, ingress := corev1.LoadBalancerIPModeVIP, []corev1.LoadBalancerIngress{}
 		for _, addr := range s.Want {
 			ingress = append(ingress, corev1.LoadBalancerIngress{IP: addr.String(), IPMode: &mode})

@@ -97,7 +97,7 @@ func TestSetIngressLeavesOthers(t *testing.T) {
 	addr := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	set := func(name string, had, want []netip.Addr) bool {
 		t.Helper()
-		return testkit.Must(c.SetIngress(t.Context(), Ingress{"shop", name, had, want}))(t)
+		return testkit.Must(c.SetIngress(t.Context(), Ingress{"shop", name, "", had, want}))(t)
 	}
 	for _, v := range []struct {
 		had, want []netip.Addr
@@ -113,11 +113,13 @@ func TestSetIngressLeavesOthers(t *testing.T) {
 		have := s.Object(services, "shop", "web")
 		testkit.Check(t, strings.Contains(have, v.have), "%v, %v: %s", v.had, v.want, have)
 	}
+	other := testkit.Must(c.SetIngress(t.Context(), Ingress{"shop", "web", "former", nil, addr}))(t)
+	testkit.Check(t, !other, "a Service that was made again has the addresses of the former one")
 	s.Put(t, services, strings.Replace(object("web", "b"), "{",
 		`{"status": {"loadBalancer": {"ingress": [{"ip": "2001:DB8:0::1"}]}}, `, 1))
 	testkit.Check(t, set("web", addr[1:], nil), "an address in another form stays")
 	testkit.Check(t, !set("gone", nil, addr), "a Service that is gone has addresses")
 	s.Stop()
-	_, err := c.SetIngress(t.Context(), Ingress{"shop", "web", nil, addr})
+	_, err := c.SetIngress(t.Context(), Ingress{"shop", "web", "", nil, addr})
 	testkit.Fails(t, err, "set status.loadBalancer of Service shop/web")
 }

@@ -13,6 +13,7 @@ import (
 // LoadBalancer is the part of a Service that decides which addresses its load balancer has.
 type LoadBalancer struct {
 	Name    Name
+	UID     string
 	Created string       // in RFC 3339
 	Active  bool         // whether the type is LoadBalancer
 	Left    bool         // whether another proxy serves it
@@ -31,8 +32,8 @@ func (c *Cluster) LoadBalancers() (all []LoadBalancer) {
 		if !active && len(k.Status.LoadBalancer.Ingress) == 0 {
 			continue
 		}
-		b := LoadBalancer{Name: n, Created: k.created, Active: active, Left: k.skip() != "", Class: k.Spec.LoadBalancerClass,
-			Wants: k.Spec.LoadBalancerIP}
+		b := LoadBalancer{Name: n, UID: k.uid, Created: k.created, Active: active, Left: k.skip() != "",
+			Class: k.Spec.LoadBalancerClass, Wants: k.Spec.LoadBalancerIP}
 		for _, f := range k.Spec.IPFamilies {
 			b.IPv6 = append(b.IPv6, f == "IPv6")
 		}

@@ -31,6 +31,7 @@ type kubeService struct {
 	Spec   serviceSpec
 	Status serviceStatus
 
+	uid     string
 	origin  string // document and object
 	created string // in RFC 3339, so that later is greater
 	left    string // why another proxy serves it; empty: none does
@@ -49,7 +50,7 @@ func readService(origin string, data jsontext.Value) (*kubeService, error) {
 		*texts = slices.Clone(*texts) // without the room that a decoder leaves for more
 	}
 	o.Spec.Ports, o.Spec.IPFamilies = slices.Clone(o.Spec.Ports), slices.Clone(o.Spec.IPFamilies)
-	k := &kubeService{Spec: o.Spec, Status: o.Status, origin: origin, created: o.Metadata.Created}
+	k := &kubeService{Spec: o.Spec, Status: o.Status, origin: origin, created: o.Metadata.Created, uid: o.Metadata.UID}
 	if proxy, ok := o.Metadata.Labels[labelProxy]; ok {
 		k.left = fmt.Sprintf("label %s names the proxy %q", labelProxy, proxy)
 	} else if _, ok := o.Metadata.Labels[labelHeadless]; ok {
