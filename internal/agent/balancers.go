@@ -123,26 +123,33 @@ func (a *Agent) competes() bool {
 	return better < competitors && slices.Contains(all, a.Node)
 }
 
-// assignRound sets the addresses of Services. given are those that it has set and may not have read yet.
+// assignRound sets the addresses of Services. given are those that it has set and may not have read yet, and the first
+// addresses of a Service that were refused: it tries these again at the next full comparison.
 func (a *Agent) assignRound(ctx context.Context, given map[manifest.Name]kube.Ingress) (first error) {
 	a.mu.Lock()
 	changes, why := a.pooled(given).assign()
 	a.warnings.notServed(why, true, a.services)
 	a.mu.Unlock()
-	failed := 0
+	failed, refused := 0, map[manifest.Name][]string{}
 	for _, c := range changes {
 		if ctx.Err() != nil || failed == maxUnset {
 			break
 		}
 		set, err := a.Cluster.SetIngress(ctx, c)
-		if set {
-			given[manifest.Name{Namespace: c.Namespace, Name: c.Name}] = c
+		n := manifest.Name{Namespace: c.Namespace, Name: c.Name}
+		if set || kube.Refused(err) && len(c.Had) == 0 { // else the status would keep what others get
+			given[n] = c
 		}
-		if err != nil {
+		if kube.Refused(err) {
+			refused[n] = []string{err.Error()}
+		} else if err != nil {
 			failed++
 			first = cmp.Or(first, err)
 		}
 	}
+	a.mu.Lock()
+	a.warnings.notServed(refused, true, a.services)
+	a.mu.Unlock()
 	return first
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -179,6 +180,33 @@ func TestChangedDevicesAreAnnounced(t *testing.T) {
 		t.Fatal("the agent does not watch devices")
 	}
 	wantsEvents(t, s, map[string]int{`"message":"node here: load-balancer address 192.0.2.2: host X uses it"`: 1})
+}
+
+// TestRefusedAddressesDelayNoOthers has a webhook refuse the addresses of old Services, which events of these name.
+func TestRefusedAddressesDelayNoOthers(t *testing.T) {
+	t.Parallel()
+	s, a := kubetest.Start(t), &announced{}
+	s.Before = func(w http.ResponseWriter, r *http.Request) bool {
+		refuses := r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/services/refused")
+		if refuses {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
+"message": "denied by a webhook"}`)
+		}
+		return refuses
+	}
+	for i := range maxUnset {
+		s.Put(t, services, balancer(fmt.Sprint("refused", i), "01", balancing, ""))
+	}
+	s.Put(t, services, balancer("web", "02", balancing, ""))
+	start(t, s, newTable(), func(o *Options) {
+		o.Announcer, o.Pools = a, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/27")}
+	})
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", `, "conditions": [{"type": "Ready", "status": "True"}]`))
+	a.wants(t, s, "[192.0.2.1] [192.0.2.12]", map[string]string{"web": "192.0.2.12"})
+	wantsEvents(t, s, map[string]int{
+		`"message":"set status.loadBalancer of Service shop/refused0: denied by a webhook"`: 1})
 }
 
 // TestGivenAddressesStay has a Service with an address that the agent has set, and does not read yet. A Service that is

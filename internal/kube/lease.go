@@ -134,6 +134,9 @@ type Ingress struct {
 	Had, Want            []netip.Addr
 }
 
+// Refused reports whether the API server or a webhook refuses the object of a request: the next one may succeed.
+func Refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
+
 // SetIngress replaces the addresses of a Service's load balancer, and reports whether it did: another controller may
 // have changed the Service or made it again meanwhile.
 func (c *Client) SetIngress(ctx context.Context, s Ingress) (set bool, err error) {
