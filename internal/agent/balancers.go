@@ -114,13 +114,14 @@ func (a *Agent) assign(ctx context.Context) {
 func (a *Agent) competes() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all, better := able(a.nodes.of), 0
-	for _, n := range all {
-		if score(n, balancerLease) > score(a.Node, balancerLease) {
+	all, better, of := able(a.nodes.of), 0, hash(balancerLease)
+	self, found := all[a.Node]
+	for _, h := range all {
+		if score(h, of) > score(self, of) {
 			better++
 		}
 	}
-	return better < competitors && slices.Contains(all, a.Node)
+	return better < competitors && found
 }
 
 // assignRound sets the addresses of Services. given are those that it has set and may not have read yet, and the first
@@ -157,7 +158,7 @@ func (a *Agent) assignRound(ctx context.Context, given map[manifest.Name]kube.In
 type pools struct {
 	prefixes []netip.Prefix
 	services []manifest.LoadBalancer      // the oldest first
-	able     []string                     // the nodes that may own addresses
+	able     map[string]uint64            // the nodes that may own addresses, with hashes of their names
 	holders  map[netip.Addr]manifest.Name // the oldest Service with an address in its status
 	reserved map[netip.Addr]bool          // addresses of nodes, cluster IPs and the like
 	pods     []netip.Prefix               // ranges of pods that overlap a pool
@@ -329,43 +330,49 @@ func (p *pools) owned(node string) (all []netip.Addr) {
 }
 
 // able returns the nodes that may own addresses. Without a Ready node these are all: pods may run without kubelets.
-func able(of map[string]kube.Node) []string {
-	var ready, others []string
+func able(of map[string]kube.Node) map[string]uint64 {
+	ready, others := map[string]uint64{}, map[string]uint64{}
 	for name, n := range of {
 		switch {
 		case n.Leaving, n.Excluded:
 		case n.Ready:
-			ready = append(ready, name)
+			ready[name] = hash(name)
 		default:
-			others = append(others, name)
+			others[name] = hash(name)
 		}
 	}
-	if ready == nil {
+	if len(ready) == 0 {
 		return others
 	}
 	return ready
 }
 
-// owner returns the node of all candidates that has the highest score; empty if there is none. Each agent computes the
-// same, and only addresses of a node move when it goes (rendezvous hashing, Thaler and Ravishankar 1998).
-func owner(addr netip.Addr, able []string, serving map[string]bool) (name string) {
-	best := uint64(0)
-	for _, n := range able {
+// owner returns the node of all candidates, by the hashes of their names, that has the highest score; empty if there is
+// none. Each agent computes the same, and only addresses of a node move when it goes (rendezvous hashing, Thaler and
+// Ravishankar 1998).
+func owner(addr netip.Addr, able map[string]uint64, serving map[string]bool) (name string) {
+	of, best := hash(addr.String()), uint64(0)
+	for n, h := range able {
 		if serving != nil && !serving[n] {
 			continue
 		}
-		if v := score(n, addr); name == "" || cmp.Or(cmp.Compare(v, best), cmp.Compare(n, name)) > 0 {
+		if v := score(h, of); name == "" || cmp.Or(cmp.Compare(v, best), cmp.Compare(n, name)) > 0 {
 			name, best = n, v
 		}
 	}
 	return name
 }
 
-// score hashes with FNV-1a, and mixes the bits as MurmurHash3 does: names and addresses differ only in few.
-func score(node string, of any) uint64 {
-	hash := fnv.New64a()
-	_, _ = fmt.Fprint(hash, node, " ", of)
-	v := hash.Sum64()
+// hash is FNV-1a.
+func hash(text string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text))
+	return h.Sum64()
+}
+
+// score mixes two hashes as MurmurHash3 does: names and addresses differ only in few bits.
+func score(node, of uint64) uint64 {
+	v := node ^ of
 	v = (v ^ v>>33) * 0xff51afd7ed558ccd
 	v = (v ^ v>>33) * 0xc4ceb9fe1a85ec53
 	return v ^ v>>33

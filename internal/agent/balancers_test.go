@@ -233,7 +233,8 @@ func TestGivenAddressesStay(t *testing.T) {
 	}
 	assign("[{shop new  [] [192.0.2.1]}]")
 	again := strings.Replace(balancer("new", "02", balancing, ""), `"name"`, `"uid": "2", "name"`, 1)
-	testkit.Succeed(t, a.services.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "new", Object: []byte(again)}))
+	testkit.Succeed(t, a.services.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "new",
+		Object: []byte(again)}))
 	assign("[{shop new 2 [] [192.0.2.1]}]")
 	put("new", "02", "")
 	assign("[{shop new  [] [192.0.2.1]}]")

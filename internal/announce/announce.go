@@ -48,9 +48,9 @@ func (a *Announcer) Watch(ctx context.Context) (<-chan struct{}, error) {
 }
 
 // Apply makes the devices that run and have an address of the node answer for the owned addresses, and only for them.
-// A device probes an address that is new there, for a second, and announces it. For each address that is not announced,
-// conflicts has the reason. It also names hosts that have used an announced address since the last call. Announcers with
-// the same text for the cluster ignore each other.
+// A device probes an address that is new there, for a second, and announces it. Announcers with the same text for the
+// cluster ignore each other. For each address that is not announced, conflicts has the reason. It also names hosts that
+// have used an announced address since the last call.
 func (a *Announcer) Apply(cluster string, node, owned []netip.Addr) (conflicts map[netip.Addr]string, err error) {
 	all, err := rtnl.In(a.ns).Devices()
 	hops, hopsErr := rtnl.In(a.ns).NextHops()
