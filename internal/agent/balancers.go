@@ -192,7 +192,7 @@ func (a *Agent) pooled(given map[manifest.Name]kube.Ingress) *pools {
 			delete(given, s.Name)
 		}
 		for _, addr := range s.Has {
-			if _, held := p.holders[addr]; !held && s.Active {
+			if _, held := p.holders[addr]; !held {
 				p.holders[addr] = s.Name
 			}
 		}

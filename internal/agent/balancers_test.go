@@ -149,7 +149,11 @@ func TestServiceOfAnotherProxyHoldsItsAddress(t *testing.T) {
 	a.wants(t, s, "[192.0.2.1] [192.0.2.2]", nil)
 	for _, label := range []string{"service-proxy-name", "headless"} {
 		labels := `"labels": {"service.kubernetes.io/` + label + `": "other"}, `
-		s.Put(t, services, strings.Replace(old, `"name":`, labels+`"name":`, 1))
+		other := strings.Replace(old, `"name":`, labels+`"name":`, 1)
+		if label == "headless" { // a server that leaves the status
+			other = strings.Replace(other, `"LoadBalancer"`, `"ClusterIP"`, 1)
+		}
+		s.Put(t, services, other)
 		a.wants(t, s, "[192.0.2.1] []", nil)
 		s.Put(t, services, balancer("new", "02", balancing, ""))
 		a.wants(t, s, "[192.0.2.1] [192.0.2.3]", map[string]string{"old": "192.0.2.2", "new": "192.0.2.3"})
