@@ -112,7 +112,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	if len(a.Pools) > 0 {
 		others.Go(func() { a.assign(ctx) })
 	}
-	announce := sync.OnceFunc(func() { others.Go(func() { a.announce(ctx) }) })
+	announcing := len(a.Pools) == 0
+	waits := sync.OnceFunc(func() { a.Log.Warn("addresses of load balancers wait for a round without an error") })
 	idle := time.AfterFunc(idleAfter, debug.FreeOSMemory)
 	defer idle.Stop()
 	loop{
@@ -128,8 +129,13 @@ func (a *Agent) Run(ctx context.Context) error {
 			all, refused, err := a.sync(ctx)
 			a.State.Written(time.Since(begin), all, err)
 			idle.Reset(idleAfter)
-			if err == nil && len(a.Pools) > 0 {
-				announce() // earlier, packets would come that nothing serves
+			switch {
+			case announcing:
+			case err == nil:
+				announcing = true // earlier, packets would come that nothing serves
+				others.Go(func() { a.announce(ctx) })
+			default:
+				waits()
 			}
 			if err = errors.Join(err, refused); err != nil && ctx.Err() == nil {
 				if _, gone := a.Services.Generation(); errors.Is(gone, os.ErrNotExist) {
