@@ -211,23 +211,21 @@ func TestAddressesOfOthersAreRefused(t *testing.T) {
 	claim := frame(broadcast, testkit.Must(net.ParseMAC(s.macs[1]))(t), nil, [2]byte{7, 7})
 	testkit.Must(raw(t, s.nodes[1]).WriteTo(claim, &packet.Addr{HardwareAddr: broadcast}))(t)
 	announces(1)
-	testkit.Eventually(t, time.Minute, func() error {
-		conflicts := testkit.Must(a.Apply("a", s.self(0), used))(t)
-		if why := conflicts[used[0]]; !strings.Contains(why, "host "+s.macs[1]) {
-			return fmt.Errorf("the conflicts are %v", conflicts)
-		}
-		return nil
-	})
+	warns := func(of netip.Addr, mac string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			conflicts := testkit.Must(a.Apply("a", s.self(0), used))(t)
+			if why := conflicts[of]; !strings.Contains(why, "host "+mac) {
+				return fmt.Errorf("the conflicts are %v", conflicts)
+			}
+			return nil
+		})
+	}
+	warns(used[0], s.macs[1])
 	testkit.Succeed(t, rtnl.In(s.nodes[1]).SetSysctl("net/ipv6/conf/eth0/ndisc_notify", "1"))
 	testkit.Command(t, s.nodes[1], "ip address add 2001:db8::7/64 dev eth0 nodad")
 	testkit.Command(t, s.nodes[1], "ip link set eth0 address 02:00:00:00:00:09") // a notice to all nodes
-	testkit.Eventually(t, time.Minute, func() error {
-		conflicts := testkit.Must(a.Apply("a", s.self(0), used))(t)
-		if why := conflicts[used[1]]; !strings.Contains(why, "host 02:00:00:00:00:09") {
-			return fmt.Errorf("the conflicts are %v", conflicts)
-		}
-		return nil
-	})
+	warns(used[1], "02:00:00:00:00:09")
 }
 
 // TestDevicesThatRunAgainProbe has the device of an owner down while another host takes one of its addresses. The owner
