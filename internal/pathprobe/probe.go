@@ -52,10 +52,10 @@ var ErrNoAnswer = errors.New("no answer")
 // prober is the end that asks.
 type prober struct {
 	*net.UDPConn
-	nonce                    atomic.Uint64 // answers to earlier ones are ignored
-	there, back, wrong, size atomic.Int64  // the largest values of answers
-	refused                  atomic.Bool
-	heard                    chan struct{} // has an item after an answer
+	nonce              atomic.Uint64 // answers to earlier ones are ignored
+	there, back, wrong atomic.Int64  // the largest values of answers
+	refused            atomic.Bool
+	heard              chan struct{} // has an item after an answer
 }
 
 // Probe probes the path to a listening end, o.At.
