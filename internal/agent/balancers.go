@@ -124,8 +124,8 @@ func (a *Agent) competes() bool {
 	return better < competitors && found
 }
 
-// assignRound sets the addresses of Services. given are those that it has set and may not have read yet, and the first
-// addresses of a Service that were refused: it tries these again at the next full comparison.
+// assignRound sets the addresses of Services. given has the addresses that it has set, until it has read them. It also
+// has the first addresses of a Service that the API server refused: the next full comparison tries them again.
 func (a *Agent) assignRound(ctx context.Context, given map[manifest.Name]kube.Ingress) (first error) {
 	a.mu.Lock()
 	changes, why := a.pooled(given).assign()

@@ -83,8 +83,8 @@ func balance(t *testing.T, s *kubetest.Server, rows *table, a *announced) {
 	})
 }
 
-// TestAddressesOfPools has Services get the lowest free addresses, or those that they want, until the pool is full. One
-// that changes its type leaves its address to another.
+// TestAddressesOfPools gives Services the lowest free addresses, or the addresses that they request, until the pool is
+// full. A Service that changes its type leaves its address to another.
 func TestAddressesOfPools(t *testing.T) {
 	t.Parallel()
 	s, rows, a := kubetest.Start(t), newTable(), &announced{}

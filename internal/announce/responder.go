@@ -48,8 +48,8 @@ func markOf(cluster string) mark {
 	return mark(sum[:])
 }
 
-// Filters leave out packets to other hosts, such as those of VLANs without a device. The second one selects neighbour
-// solicitations and advertisements among IPv6 packets.
+// Both filters drop packets to other hosts, such as packets of VLANs without a device. The second one also drops IPv6
+// packets that are no neighbour solicitations or advertisements.
 var (
 	requests = []bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},

@@ -153,7 +153,7 @@ func (c Conn) CutsBigTCP(device string) (ipv4, ipv6 bool, err error) {
 }
 
 // AllowBigTCP lets packets of BIG TCP leave by all devices that match and are up, except where the kernel refuses it;
-// ipv6: those of both families.
+// ipv6: IPv6 packets too.
 func (c Conn) AllowBigTCP(ipv6 bool, match func(device string) bool) error {
 	links, err := dump(c, "devices", (*netlink.Handle).LinkList)
 	if err != nil {
