@@ -61,8 +61,9 @@ type comparison struct {
 	peers                 []peer
 	time                  time.Duration
 	rounds, changes, pods int
-	podTurns              int
+	podTurns, policed     int
 	document, data        string
+	add                   bool
 }
 
 // figure is one of a turn.
@@ -76,14 +77,22 @@ type turn struct {
 	Number  int
 	Peer    string
 	Figures map[string]figure
+	Policed *cluster.Policed `json:",omitempty"`
 }
 
 // measured is the data of a comparison.
 type measured struct {
-	Command, Date string
-	Machine       string
-	Kubernetes    string
-	Turns         []turn
+	Commands                  []string
+	Date, Machine, Kubernetes string
+	Turns                     []turn
+}
+
+// turns returns the number of turns.
+func (m measured) turns() (count int) {
+	for _, t := range m.Turns {
+		count = max(count, t.Number+1)
+	}
+	return count
 }
 
 // comparisonOf parses the command's flags.
@@ -97,10 +106,13 @@ func (r *runner) comparisonOf(args []string) (o comparison, ok bool) {
 	list := flags.String("peers", strings.Join(names, ","), "`networks`, a list with commas")
 	flags.DurationVar(&o.time, "time", time.Hour, "how long to measure, once all clusters stand; 0 takes the figures of "+
 		"-data")
-	flags.IntVar(&o.rounds, "rounds", 24, "rounds of a turn's bench cluster")
+	flags.BoolVar(&o.add, "add", false, "keep the figures of -data, and add to them")
+	flags.IntVar(&o.rounds, "rounds", 24, "rounds of a turn's bench cluster; 0 goes without it")
 	flags.IntVar(&o.changes, "changes", 5, "changes of a Service in a turn")
 	flags.IntVar(&o.pods, "pods", 100, "pods to start at once")
 	flags.IntVar(&o.podTurns, "pod-turns", 3, "in so many turns, pods are started too")
+	flags.IntVar(&o.policed, "policed", 0, "pods to start under a policy that denies all, in each turn, and a tenth more "+
+		"that it allows")
 	flags.StringVar(&o.document, "o", "", "`document` whose tables are written")
 	flags.StringVar(&o.data, "data", "build/peers.json", "`file` that keeps the figures")
 	if flags.Parse(args) != nil || flags.NArg() > 0 {
@@ -123,15 +135,14 @@ const mostFailed = 5
 // compare brings up all networks side by side, measures them in turns, and writes the tables.
 func (r *runner) compare(ctx context.Context, o comparison) (err error) {
 	var m measured
-	if o.time == 0 {
+	if o.time == 0 || o.add {
 		data, err := os.ReadFile(o.data)
 		if err == nil {
 			err = json.Unmarshal(data, &m)
 		}
-		if err != nil {
-			return err
+		if err != nil || o.time == 0 {
+			return errors.Join(err, m.replace(o.document))
 		}
-		return m.replace(o.document)
 	}
 	if err := r.paths(ctx); err != nil {
 		return err
@@ -162,12 +173,12 @@ func (r *runner) compare(ctx context.Context, o comparison) (err error) {
 		}
 		fmt.Fprintf(r.stderr, "%s stands after %.0f s\n", p.name, time.Since(begun).Seconds())
 	}
-	m = measured{Command: "build/k8s " + strings.Join(r.args, " "), Date: time.Now().Format(time.DateOnly),
-		Kubernetes: r.cluster.Programs.Version}
-	failed := 0
-	for begun, number := time.Now(), 0; number == 0 || time.Since(begun) < o.time; number++ {
+	m.Commands = append(m.Commands, "build/k8s "+strings.Join(r.args, " "))
+	m.Date, m.Kubernetes = time.Now().Format(time.DateOnly), r.cluster.Programs.Version
+	failed, first := 0, m.turns()
+	for begun, number := time.Now(), first; number == first || time.Since(begun) < o.time; number++ {
 		for _, i := range rand.Perm(len(stands)) {
-			t := turn{number, o.peers[i].name, map[string]figure{}}
+			t := turn{Number: number, Peer: o.peers[i].name, Figures: map[string]figure{}}
 			started := time.Now()
 			if err := o.measure(stands[i], &t, &m.Machine); err != nil {
 				if ctx.Err() != nil {
@@ -228,15 +239,17 @@ func (o comparison) measure(c *stand, t *turn, machine *string) (err error) {
 		return err
 	}
 	t.Figures[residentMemory], t.Figures[ownMemory] = figure{Value: memory.Resident / 1e6}, figure{Value: memory.Own / 1e6}
-	results, err := c.Bench("--rounds", fmt.Sprint(o.rounds))
-	if err != nil {
-		return err
-	}
-	*machine = fmt.Sprintf("%s, %d CPUs, Linux %s", results.Run.Machine.CPUModel, results.Run.Machine.CPUs,
-		results.Run.Kernel)
-	for _, row := range results.Rows {
-		if row.Status == "ok" && row.Repeats == "" {
-			t.Figures[row.ID+" "+row.Workload] = figure{row.Median, row.CPU}
+	if o.rounds > 0 {
+		results, err := c.Bench("--rounds", fmt.Sprint(o.rounds))
+		if err != nil {
+			return err
+		}
+		*machine = fmt.Sprintf("%s, %d CPUs, Linux %s", results.Run.Machine.CPUModel, results.Run.Machine.CPUs,
+			results.Run.Kernel)
+		for _, row := range results.Rows {
+			if row.Status == "ok" && row.Repeats == "" {
+				t.Figures[row.ID+" "+row.Workload] = figure{row.Median, row.CPU}
+			}
 		}
 	}
 	if o.changes > 0 {
@@ -253,6 +266,13 @@ func (o comparison) measure(c *stand, t *turn, machine *string) (err error) {
 			return err
 		}
 		t.Figures[podStarts] = figure{Value: float64(o.pods) / took.Seconds()}
+	}
+	if o.policed > 0 {
+		p, err := c.StartPoliced(o.policed, max(1, o.policed/10))
+		if err != nil {
+			return err
+		}
+		t.Policed = &p
 	}
 	return nil
 }

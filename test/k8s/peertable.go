@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"mustang/internal/bench/stats"
 )
@@ -171,18 +172,43 @@ func (m measured) text() string {
 				c.Value, c.Interval[0], c.Interval[1])
 		}
 	}
-	turns := 0
-	for _, t := range m.Turns {
-		turns = max(turns, t.Number+1)
-	}
-	fmt.Fprintf(&b, "\nMachine: %s; Kubernetes %s; %s. Turns: %d.\nCommand: `%s`.\n"+
+	fmt.Fprintf(&b, "\nMachine: %s; Kubernetes %s; %s. Turns: %d.\nCommands: `%s`.\n"+
 		"Between hosts, figures differ by up to %.0f %%: by noise, and by rules of kube-proxy that hosts pass too.\n",
-		m.Machine, m.Kubernetes, m.Date, turns, m.Command, m.noise())
+		m.Machine, m.Kubernetes, m.Date, m.turns(), strings.Join(m.Commands, "`, `"), m.noise())
 	for _, path := range paths {
 		fmt.Fprintf(&b, "\n### %s\n%s", path[1], m.table(path[0], traffic, all))
 	}
-	fmt.Fprintf(&b, "\n### Programming, pods and memory\n%s\n", m.table("", others, all))
+	fmt.Fprintf(&b, "\n### Programming, pods and memory\n%s", m.table("", others, all))
+	fmt.Fprintln(&b, m.policed())
 	return b.String()
+}
+
+// policed returns a table of pods that started under policies, unless no turn has any.
+func (m measured) policed() string {
+	var b strings.Builder
+	for _, p := range peers {
+		var denied, leaked, allowed int
+		var last, started time.Duration
+		var first []time.Duration
+		for _, t := range m.Turns {
+			if t.Peer == p.name && t.Policed != nil {
+				denied, leaked, allowed = denied+t.Policed.Denied, leaked+t.Policed.Leaked, allowed+t.Policed.Allowed
+				last, started = max(last, t.Policed.Last), started+t.Policed.Started
+				first = append(first, t.Policed.First...)
+			}
+		}
+		if denied == 0 || len(first) == 0 {
+			continue
+		}
+		slices.Sort(first)
+		fmt.Fprintf(&b, "| %s | %d | %d | %.0f | %.1f | %.1f | %.1f |\n", p.title, denied, leaked, last.Seconds()*1e3,
+			first[len(first)/2].Seconds()*1e3, first[len(first)-1].Seconds()*1e3, float64(denied+allowed)/started.Seconds())
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "\n### Pods that start under default deny\n\n| network | pods | pods that leaked | last leaked packet, ms | " +
+		"first allowed packet, ms: median | longest | pods started/s |\n|---|--:|--:|--:|--:|--:|--:|\n" + b.String()
 }
 
 // table returns a table with a line for each network. Bold figures are better than Mustang's.

@@ -150,12 +150,17 @@ func (c *Cluster) StartPods(count int) (time.Duration, error) {
 	took := time.Since(begun)
 	_, removed := c.kubectl(nil, "delete", "deployment", "pods", "--timeout=60s")
 	_, gone := c.kubectl(nil, "wait", "pod", "-l", "app=pods", "--for=delete", "--timeout=300s")
-	return took, errors.Join(err, removed, gone, c.await(5*time.Minute, func() error {
+	return took, errors.Join(err, removed, gone, c.shimsEnd(before))
+}
+
+// shimsEnd waits until not more processes run pods than before.
+func (c *Cluster) shimsEnd(before int) error {
+	return c.await(5*time.Minute, func() error {
 		if now := c.shims(); now > before {
 			return fmt.Errorf("%d processes run pods, before it were %d", now, before)
 		}
 		return nil
-	}))
+	})
 }
 
 // shims returns the number of processes that run pods, one for each. Pods go from the API before them.
