@@ -13,7 +13,7 @@ import (
 )
 
 // Policed has the packets of pods that start under policies, as they arrive outside. Times begin with a pod's process,
-// which sends a packet at once and every 20 ms.
+// which sends a packet at once, then every 20 ms, and after a second every 120 ms.
 type Policed struct {
 	Denied, Leaked, Allowed int             // pods that may send nothing, those that did, and pods that may
 	Last                    time.Duration   // of the last packet that leaked
