@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -36,6 +37,7 @@ import (
 	"mustang/internal/kube"
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
+	"mustang/internal/pathprobe"
 	"mustang/internal/service/health"
 	"mustang/internal/version"
 )
@@ -49,11 +51,14 @@ type agentOptions struct {
 	nodes                           agentNodes
 	quota                           int
 	pools                           []netip.Prefix
+	pathCheck                       time.Duration
 }
 
 const collectAt = 50 // GOGC: an agent is mostly idle, and pods need the memory
 
 const nothing = "none" // the value of a flag that turns a feature off
+
+const leastPathCheck = time.Minute // a check of a path with a fault takes half of it
 
 // maxQuota is the largest divisor of --namespace-quota: the smallest quota of a map still has some rows.
 const maxQuota = 1024
@@ -99,6 +104,9 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 			"1: no quota")
 	flags.Var(cli.List(&o.pools, netip.ParsePrefix, "a prefix like 192.0.2.0/28"), "lb-pool",
 		"`prefix` of free addresses on the nodes' segment for Services of type LoadBalancer; repeat for more")
+	flags.DurationVar(&o.pathCheck, "path-check", 0,
+		"`interval` of checks of the path to another node, such as 5m: the path MTU. Answer checks of other nodes at UDP "+
+			"port "+fmt.Sprint(pathprobe.DefaultPort)+"; 0: off")
 	flags.StringVar(&o.cniSocket, "cni-socket", server.DefaultSocket,
 		"`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+
 			server.SocketVariable)
@@ -119,6 +127,8 @@ func (o *agentOptions) check([]string) error {
 		return errors.New("--uplink: none and a device")
 	case o.quota < 1 || o.quota > maxQuota:
 		return fmt.Errorf("--namespace-quota %d: want 1 to %d", o.quota, maxQuota)
+	case o.pathCheck != 0 && o.pathCheck < leastPathCheck:
+		return fmt.Errorf("--path-check %v: want 0, or at least %v", o.pathCheck, leastPathCheck)
 	case len(o.nodePorts) > 1 && slices.Contains(o.nodePorts, netip.Prefix{}):
 		return errors.New("--nodeport-addresses: primary and a prefix")
 	}
@@ -222,6 +232,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Endpoints: d.Endpoints(), Warnings: o.nodes.warnings(network), Config: status.Config{
 					Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link,
 					Services: o.nodes.pods.Services, Routing: string(o.nodes.options.Routing)},
+				Paths: agent.Paths{Host: ns, Every: o.pathCheck},
 			})
 			network.ClusterIPs = a.ClusterIPs
 			all.Go(func() error {

@@ -84,6 +84,7 @@ type Options struct {
 	Config    status.Config
 	Endpoints Endpoints
 	Warnings  func() []string // returns warnings of a report that are not about objects; nil: none
+	Paths     Paths
 }
 
 // Agent is a node's agent. It stores only the cluster's objects: the datapath stores what the agent has written.
@@ -111,6 +112,7 @@ type Agent struct {
 	balancers  balancers
 	cluster    string // the UID of Namespace kube-system, which differs between clusters
 	awaited    int    // pods that wait for policies to be written
+	paths      paths
 }
 
 func (a *Agent) wake() {
@@ -146,6 +148,8 @@ type nodeSet struct {
 	changed chan struct{} // capacity 1
 	unread  bool          // pods would return something else than before
 	joined  bool          // the routes to other nodes were made once
+	// addresses are the addresses of all nodes; nil after a change, until the next look-up.
+	addresses atomic.Pointer[map[netip.Addr]bool]
 }
 
 func (s *nodeSet) on(e kube.Event) error {
@@ -161,6 +165,7 @@ func (s *nodeSet) on(e kube.Event) error {
 	}
 	if ok != (e.Object != nil) || !reflect.DeepEqual(had, s.of[e.Name]) { // most events are a kubelet's reports
 		s.unread = true
+		s.addresses.Store(nil)
 		select {
 		case s.changed <- struct{}{}:
 		default:

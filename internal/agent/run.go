@@ -112,6 +112,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if len(a.Pools) > 0 {
 		others.Go(func() { a.assign(ctx) })
 	}
+	if a.Paths.Every > 0 {
+		others.Go(func() { a.checkPaths(ctx) })
+	}
 	announcing := len(a.Pools) == 0
 	waits := sync.OnceFunc(func() { a.Log.Warn("addresses of load balancers wait for a round without an error") })
 	idle := time.AfterFunc(idleAfter, debug.FreeOSMemory)

@@ -91,7 +91,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	for _, namespace := range slices.Sorted(maps.Keys(a.over)) {
 		warned = append(warned, a.over[namespace].text)
 	}
-	r.Warnings = append(warned, r.Warnings...)
+	r.Warnings, r.Paths = append(warned, r.Warnings...), a.paths.list()
 	a.mu.Unlock()
 	notes := map[string][]string{}
 	if len(of) > 0 {

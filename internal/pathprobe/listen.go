@@ -35,8 +35,9 @@ const (
 // Options configure an end.
 type Options struct {
 	Host *netns.Namespace // the node's
-	// At is the address of the listening end.
-	At netip.AddrPort
+	// At is the address of the listening end, From of the asking end; not valid: the kernel chooses it.
+	At   netip.AddrPort
+	From netip.Addr
 	// Port is the UDP port of VXLAN.
 	Port uint16
 }
@@ -75,14 +76,33 @@ func Listen(ctx context.Context, o Options, ready func() error) (err error) {
 	if err := ready(); err != nil {
 		return err
 	}
-	err = answer(conn, func() (uint64, error) { return wrongChecksums(o.Host, tunnel) })
+	err = answer(conn, func(netip.Addr) bool { return true },
+		func() (uint64, error) { return wrongChecksums(o.Host, tunnel) })
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-func answer(conn *net.UDPConn, wrong func() (uint64, error)) error {
+// Answer answers probes of the path MTU, other than [Probe], until ctx ends. It ignores senders unless accept permits
+// their address.
+func Answer(ctx context.Context, o Options, accept func(from netip.Addr) bool) error {
+	conn, err := open(o.Host, o.At, netip.AddrPort{})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	err = answer(conn, accept, nil)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// answer answers probes until the connection is closed. wrong returns the number of wrong checksums in the tunnel; nil:
+// no answer to requests for it.
+func answer(conn *net.UDPConn, accept func(netip.Addr) bool, wrong func() (uint64, error)) error {
 	buffer := make([]byte, 1<<16)
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buffer)
@@ -90,17 +110,17 @@ func answer(conn *net.UDPConn, wrong func() (uint64, error)) error {
 			return err
 		}
 		m, ok := decode(buffer[:n])
-		if err != nil || !ok || n < Smallest-nodenet.Headers(netip.IPv6Unspecified()) {
+		if err != nil || !ok || n < Smallest-nodenet.Headers(netip.IPv6Unspecified()) || !accept(from.Addr().Unmap()) {
 			continue // an ICMP error of an earlier answer, or a stranger
 		}
 		send := func(kind kind, value uint64, size int) {
 			_, _ = conn.WriteToUDPAddrPort(message{kind, m.nonce, value}.encode(size), from)
 		}
-		switch m.kind {
-		case kindProbe:
+		switch {
+		case m.kind == kindProbe:
 			send(kindThere, m.value, 0)
 			send(kindBack, m.value, n)
-		case kindCount:
+		case m.kind == kindCount && wrong != nil:
 			if n, err := wrong(); err == nil {
 				send(kindWrong, n, 0)
 			}

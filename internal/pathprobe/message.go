@@ -56,18 +56,19 @@ func decode(payload []byte) (m message, ok bool) {
 	return message{kind(rest[0]), binary.BigEndian.Uint64(rest[1:]), binary.BigEndian.Uint64(rest[9:])}, true
 }
 
-// open opens a UDP socket that never fragments and ignores the known path MTU. If remote is valid, it is connected.
+// open opens a UDP socket that never fragments and ignores the known path MTU. If remote is valid, it is connected, and
+// local may be invalid.
 func open(ns *netns.Namespace, local, remote netip.AddrPort) (conn *net.UDPConn, err error) {
 	err = ns.Do(func() (err error) {
 		if remote.IsValid() {
-			conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(remote))
+			conn, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(remote))
 		} else {
 			conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(local))
 		}
 		return err
 	})
 	if errors.Is(err, unix.EADDRINUSE) {
-		err = fmt.Errorf("%w (another preflight --listen?)", err)
+		err = fmt.Errorf("%w (by preflight --listen, or an agent with --path-check?)", err)
 	}
 	if err != nil {
 		return nil, err

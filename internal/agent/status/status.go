@@ -41,6 +41,7 @@ type Report struct {
 	Synced   bool     `json:"synced"` // all has been written once
 	Sync     Rounds   `json:"sync"`   // rounds that write services and policies
 	Nodes    Rounds   `json:"nodes"`  // rounds that join the node with others
+	Paths    []Path   `json:"paths,omitempty"`
 	Kinds    []Count  `json:"kinds"`
 	Objects  []Object `json:"objects"` // that match the query, up to its limit
 	Omitted  int      `json:"omitted,omitempty"`
@@ -273,6 +274,7 @@ func (t text) head(r Report) {
 	for _, c := range r.Kinds {
 		t.line("%s\t%d\t%d\t%d\t%d\t%d\t%d", c.Kind, c.Objects, c.Wanted, c.InTables, c.Waiting, c.Wrong, c.Notes)
 	}
+	t.paths(r.Paths, r.Time)
 	if len(r.Objects) > 0 {
 		t.line("")
 	}

@@ -159,6 +159,7 @@ func TestReadyOnceAllIsWritten(t *testing.T) {
 func TestDocumented(t *testing.T) {
 	s := NewTracker()
 	s.TellLate(func() ([]string, error) { return []string{"far"}, nil })
+	s.CountPaths()
 	for _, path := range []string{"/healthz", "/livez"} { // counters by label come with their first answer
 		ask(s.Probes(), path)
 	}

@@ -63,7 +63,7 @@ func AgentPreflight(c *cli.Config) *cobra.Command {
 		Long: `Check this node before Mustang is installed: features of the kernel, remains of kube-proxy and other
 CNI plugins, ports, firewall and MTU. With --kubeconfig, also check the cluster. It changes nothing.
 
-With --peer, also probe the path to a node where --listen runs: its MTU, and TCP through VXLAN. Open
+With --peer, also probe the path to a node where --listen runs: MTU, loss, TCP through VXLAN. Open
 UDP ports 7178 and --vxlan-port between the nodes. If two nodes probe one listener at once, each also
 sees the other's wrong checksums. --listen answers anybody who reaches these ports, until Ctrl-C.
 
@@ -214,23 +214,30 @@ func (p *preflight) checkPath(ctx context.Context, peer netip.AddrPort) error {
 			"between nodes", peer, p.port, peer.Port()), "%v", err)
 		return nil
 	}
-	if err != nil {
+	if path.Sent == 0 { // before all else
 		return err
 	}
-	way, least := "to", path.Back
-	if least < path.There { // else they are equal
-		way = "from"
-	}
-	if least < path.MTU {
-		do := fmt.Sprintf("ip link set dev %s mtu %d on all nodes, or a larger MTU in the network", path.Device, least)
-		p.fail(name, do, "path MTU %s %v is %d, %s has %d: packets above %[3]d bytes are lost", way, path.Peer, least,
-			path.Device, path.MTU)
+	if text := path.SmallMTU(path.Peer.String()); text != "" {
+		do := fmt.Sprintf("ip link set dev %s mtu %d on all nodes, or a larger MTU in the network", path.Device, path.Least())
+		p.fail(name, do, "%s", text)
 	} else {
 		p.ok(name, "%d bytes, both ways", path.MTU)
 	}
-	p.tunnelResult(path)
+	if loss := fmt.Sprint("loss to ", path.Peer); path.Lost*100 > path.Sent*mostLost {
+		p.warn(loss, fmt.Sprintf("find where packets are dropped: ip -s link show dev %s, ports of switches", path.Device),
+			"%d of %d probes were lost", path.Lost, path.Sent)
+	} else {
+		p.ok(loss, "%d of %d probes", path.Lost, path.Sent)
+	}
+	if err != nil {
+		p.fail(fmt.Sprint("VXLAN to ", path.Peer), "", "%v", err)
+	} else {
+		p.tunnelResult(path)
+	}
 	return nil
 }
+
+const mostLost = 5 // percentage of lost probes that is ok
 
 func (p *preflight) tunnelResult(path pathprobe.Path) {
 	tunnel, checksums := fmt.Sprint("VXLAN to ", path.Peer), fmt.Sprint("checksums to ", path.Peer)

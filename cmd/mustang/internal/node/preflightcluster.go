@@ -45,10 +45,13 @@ func (p *preflight) checkCluster(ctx context.Context) error {
 		}
 		p.ipv6 = p.ipv6 || slices.ContainsFunc(n.Spec.PodCIDRs, func(r netip.Prefix) bool { return r.Addr().Is6() })
 	}
-	if len(without) > 0 {
+	switch {
+	case len(nodes.Items) == 0:
+		p.warn("ranges of pods", "join the nodes first, or another --kubeconfig", "the cluster lacks nodes")
+	case len(without) > 0:
 		p.fail("ranges of pods", "kubeadm's --pod-network-cidr, or --allocate-node-cidrs of the controller manager",
 			"nodes without spec.podCIDRs: %s", firstOf(without))
-	} else {
+	default:
 		p.ok("ranges of pods", "%s have one", count(len(nodes.Items), "node", "nodes"))
 	}
 	return p.checkDaemonSets(ctx, client)
