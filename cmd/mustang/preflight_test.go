@@ -109,6 +109,10 @@ func TestPreflightPaths(t *testing.T) {
 			want: map[string][]string{checksums: there}},
 		"both on return": {edits: []frameEdit{dropLarger(1400, 1), spoilChecksums(1, 1300, true)}, want: map[string][]string{
 			path: {"fail", "path MTU from 192.0.2.2 is 1400"}, checksums: back}},
+		"random loss": {edits: []frameEdit{dropProbes(func(n int) bool { return n%5 == 0 })},
+			want: map[string][]string{"loss to 192.0.2.2": {"warn", "of 60 probes were lost"}}},
+		"silence": {edits: []frameEdit{dropProbes(func(n int) bool { return n > 2 })}, want: map[string][]string{
+			path: {"fail", "192.0.2.2:7178 answered first, then none of 60 probes: "}}},
 		"no tunnel": {edits: []frameEdit{dropTunnel}, want: map[string][]string{"VXLAN to 192.0.2.2": {"fail", "stalls"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -230,18 +234,20 @@ func TestPreflightNode(t *testing.T) {
 		"an address of nobody: %d, %q, %q", code, stdout, stderr)
 }
 
-// TestPreflightCluster checks a cluster with kube-proxy, and a node without a range.
+// TestPreflightCluster checks a cluster without nodes, and one with kube-proxy and a node without a range.
 func TestPreflightCluster(t *testing.T) {
 	node, _ := testkit.VethPair(t)
 	api := kubetest.Start(t)
+	testkit.Succeed(t, rtnl.In(node).Configure("left", rtnl.DeviceConfig{Up: true}))
+	config := api.Kubeconfig(t)
+	_, bad := preflight(t, node, "--kubeconfig", config)
+	names(t, bad, map[string][]string{"ranges of pods": {"warn", "the cluster lacks nodes"}})
 	api.Put(t, nodeList, `{"metadata": {"name": "one"}, "spec": {"podCIDRs": ["10.1.1.0/24", "fd00:1:1::/64"]}}`)
 	api.Put(t, nodeList, `{"metadata": {"name": "two"}}`)
 	for _, name := range []string{"kube-proxy", "calico-node", "logs"} {
 		api.Put(t, "/apis/apps/v1/daemonsets", fmt.Sprintf(`{"metadata": {"namespace": "kube-system", "name": %q}}`, name))
 	}
-	testkit.Succeed(t, rtnl.In(node).Configure("left", rtnl.DeviceConfig{Up: true}))
-	config := api.Kubeconfig(t)
-	_, bad := preflight(t, node, "--kubeconfig", config)
+	_, bad = preflight(t, node, "--kubeconfig", config)
 	names(t, bad, map[string][]string{
 		"ranges of pods": {"fail", "two"}, "kube-proxy's DaemonSet": {"fail"},
 		"other networks": {"warn", "kube-system/calico-node"},

@@ -14,6 +14,7 @@ import (
 
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
+	"mustang/internal/pathprobe"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
@@ -130,9 +131,26 @@ func spoilChecksums(node, least int, both bool) frameEdit {
 
 // dropTunnel drops VXLAN packets over IPv4.
 func dropTunnel(_ int, frame []byte) []byte {
-	if len(frame) > atUDP+4 && frame[atIP+9] == unix.IPPROTO_UDP &&
-		binary.BigEndian.Uint16(frame[atUDP+2:]) == nodenet.DefaultPort {
+	if goesTo(nodenet.DefaultPort, frame) {
 		return nil
 	}
 	return frame
+}
+
+// dropProbes drops probes of node 0 over IPv4 by their number, the first is 1.
+func dropProbes(drop func(number int) bool) frameEdit {
+	number := 0
+	return func(from int, frame []byte) []byte {
+		if from == 0 && goesTo(pathprobe.DefaultPort, frame) { // one goroutine forwards all frames of a node
+			if number++; drop(number) {
+				return nil
+			}
+		}
+		return frame
+	}
+}
+
+// goesTo reports whether a frame is UDP over IPv4 to a port.
+func goesTo(port uint16, frame []byte) bool {
+	return len(frame) > atUDP+4 && frame[atIP+9] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(frame[atUDP+2:]) == port
 }

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/agent/status"
+	"mustang/internal/kube"
+	"mustang/internal/kube/kubetest"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
+)
+
+// pathNodes are two nodes with agents that check the path between them: here and there, at 192.0.2.1 and 192.0.2.2.
+// Their devices have an MTU of 1500. A bridge with the devices port0 and port1 joins them.
+type pathNodes struct {
+	*testing.T
+	api    *kubetest.Server
+	wire   *netns.Namespace
+	hosts  []*netns.Namespace
+	agents []*Agent
+}
+
+func newPathNodes(t *testing.T) (n pathNodes) {
+	n = pathNodes{T: t, api: kubetest.Start(t), wire: testkit.Namespace(t, "wire")}
+	testkit.Command(t, n.wire, "ip link add br0 up type bridge")
+	for i, name := range []string{"here", "there"} {
+		host, port, address := testkit.Namespace(t, name), fmt.Sprint("port", i), fmt.Sprint("192.0.2.", i+1)
+		testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: "eth0"},
+			rtnl.VethEnd{Namespace: n.wire, Name: port}, 1500))
+		testkit.Command(t, n.wire, "ip link set "+port+" master br0")
+		testkit.Succeed(t, rtnl.In(host).Configure("eth0",
+			rtnl.DeviceConfig{Addresses: []netip.Prefix{netip.MustParsePrefix(address + "/24")}, Up: true}))
+		n.api.Put(t, nodes, nodeAt(name, address, "", ""))
+		n.hosts = append(n.hosts, host)
+		n.agents = append(n.agents, start(t, n.api, newTable(), func(o *Options) {
+			o.Node, o.Paths = name, Paths{Host: host, Every: 50 * time.Millisecond}
+		}))
+	}
+	return n
+}
+
+// has waits until an agent's metrics contain lines, and not others, and its report has these paths: node and finding.
+func (n pathNodes) has(what string, of *Agent, lines, lacks []string, paths ...string) {
+	n.Helper()
+	testkit.Eventually(n.T, 2*time.Minute, func() error {
+		metrics := ask(of.State.Metrics(), "/metrics").Body.String()
+		for _, line := range slices.Concat(lines, lacks) {
+			if strings.Contains(metrics, "\n"+line+"\n") != slices.Contains(lines, line) {
+				return fmt.Errorf("%s: metric %q in %s", what, line, metrics)
+			}
+		}
+		report, err := of.Report(n.Context(), status.Query{})
+		if err != nil {
+			return err
+		}
+		var have []string
+		for _, p := range report.Paths {
+			have = append(have, p.Node, p.Finding)
+		}
+		var text bytes.Buffer
+		err = status.WriteText(&text, report, status.Query{})
+		if !slices.Equal(have, paths) || strings.Contains(text.String(), "SINCE") != (len(paths) > 0) {
+			return errors.Join(err, fmt.Errorf("%s: paths %q in %s", what, have, &text))
+		}
+		return err
+	})
+}
+
+const noFaults, oneFault = "mustang_path_faults 0", "mustang_path_faults 1"
+
+func never(result string) string { return fmt.Sprintf("mustang_path_checks_total{result=%q} 0", result) }
+
+// TestPathCheck drops large packets between two nodes, then all. Metrics, an event and the report of both agents name
+// the fault, until it is repaired.
+func TestPathCheck(t *testing.T) {
+	testkit.RequireRoot(t)
+	n := newPathNodes(t)
+	for _, a := range n.agents {
+		n.has("a good path", a, []string{noFaults, never("mtu"), never("checksum")}, []string{never("ok")})
+	}
+	const small = "path MTU to %s is 1400, eth0 has 1500: packets above 1400 bytes are lost"
+	names := []string{"here (192.0.2.1)", "there (192.0.2.2)"}
+	testkit.Command(t, n.wire, "ip link set port1 mtu 1396") // a bridge adds 4 bytes for a VLAN tag
+	for i, a := range n.agents {
+		text := fmt.Sprintf(small, names[1-i])
+		n.has("a small MTU", a, []string{oneFault}, []string{never("mtu")}, []string{"there", "here"}[i], text)
+		wantsEvents(t, n.api, map[string]int{fmt.Sprintf(`"message":%q`, text): 1})
+	}
+	testkit.Command(t, n.wire, "ip link set port1 mtu 1500")
+	for _, a := range n.agents {
+		n.has("repaired", a, []string{noFaults, never("checksum")}, nil)
+	}
+	testkit.Command(t, n.wire, "ip link set port1 nomaster")
+	const silent = "there: no answer from 192.0.2.2:7178 by UDP within 5s"
+	n.has("no packet passes", n.agents[0], []string{oneFault}, []string{never("unreachable")}, "there", silent)
+	testkit.Command(t, n.wire, "ip link set port1 master br0")
+	n.has("repaired again", n.agents[0], []string{noFaults}, nil)
+	wantsEvents(t, n.api, map[string]int{silent: 1, `"reason":"PathMTU"`: 2, `"reason":"PathChecksums"`: 0})
+}
+
+// TestWrongChecksums sends UDP packets with a wrong checksum to a node. An event names them, and the next check finds
+// none. Then the other Node becomes an address where no agent listens: this is no fault.
+func TestWrongChecksums(t *testing.T) {
+	testkit.RequireRoot(t)
+	n := newPathNodes(t)
+	here := n.agents[0]
+	n.has("a good path", here, []string{noFaults, never("checksum")}, []string{never("ok")})
+	packet := make([]byte, 32)
+	packet[0], packet[8], packet[9] = 0x45, 64, unix.IPPROTO_UDP
+	copy(packet[16:], []byte{192, 0, 2, 1, 0, 9, 0, 9, 0, 12, 0xde, 0xad})
+	testkit.Succeed(t, n.hosts[1].Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		for range 4 * leastWrong {
+			err = errors.Join(err, unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: [4]byte{192, 0, 2, 1}}))
+		}
+		return err
+	}))
+	n.has("wrong checksums", here, []string{noFaults}, []string{never("checksum")})
+	wantsEvents(t, n.api, map[string]int{" packets arrived with a wrong TCP or UDP checksum: ": 1})
+	testkit.Command(t, n.wire, "ip addr add 192.0.2.9/24 dev br0")
+	n.api.Put(t, nodes, nodeAt("there", "192.0.2.9", "", ""))
+	n.has("no agent", here, []string{noFaults, never("unreachable")}, []string{never("no_agent")})
+}
+
+// TestNextPath checks each other node once before any again. Every second check is of a node with a fault.
+func TestNextPath(t *testing.T) {
+	of := map[string]kube.Node{"here": {}, "a": {}, "b": {}, "c": {}}
+	p := paths{faults: map[string]pathFault{}, count: func(string, int) {}}
+	take := func(n int) (nodes []string) {
+		for range n {
+			nodes = append(nodes, p.next(of, "here"))
+		}
+		return nodes
+	}
+	for range 3 {
+		round := take(3)
+		slices.Sort(round)
+		testkit.Check(t, fmt.Sprint(round) == "[a b c]", "a round is %s", round)
+	}
+	for _, node := range []string{"here", "b", "c"} {
+		isNew := p.note(node, status.PathSmallMTU, "small") && !p.note(node, status.PathSmallMTU, "smaller")
+		testkit.Check(t, isNew, "the fault of %s is not new once", node)
+	}
+	for _, want := range []string{"b", "c", "b"} {
+		nodes := take(1)
+		testkit.Check(t, nodes[0] == want, "%s follows, want %s", nodes, want)
+		p.note(want, status.PathNoAgent, "")
+		take(1)
+	}
+	testkit.Check(t, len(p.list()) == 3, "without an agent, faults are %v", p.list())
+	delete(of, "b")
+	delete(of, "a")
+	nodes := take(4)
+	testkit.Check(t, fmt.Sprint(nodes) == "[c c c c]", "one other node is left: %s", nodes)
+	p.note("c", status.PathOK, "")
+	delete(of, "c")
+	nodes = take(2)
+	testkit.Check(t, fmt.Sprintf("%q", nodes) == `["" ""]` && len(p.list()) == 1, "alone: %q, %v", nodes, p.list())
+}
