@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
 )
@@ -31,6 +33,9 @@ const (
 	streamBytes = 256 << 10
 	streamLimit = 30 * time.Second
 )
+
+// maxRate is how many datagrams a second a listening end reads: a flood gets no more of the processor.
+const maxRate = 2000
 
 // Options configure an end.
 type Options struct {
@@ -103,8 +108,9 @@ func Answer(ctx context.Context, o Options, accept func(from netip.Addr) bool) e
 // answer answers probes until the connection is closed. wrong returns the number of wrong checksums in the tunnel; nil:
 // no answer to requests for it.
 func answer(conn *net.UDPConn, accept func(netip.Addr) bool, wrong func() (uint64, error)) error {
-	buffer := make([]byte, 1<<16)
+	buffer, limit := make([]byte, 1<<16), rate.NewLimiter(maxRate, maxRate/10)
 	for {
+		_ = limit.Wait(context.Background()) // at most for one datagram
 		n, from, err := conn.ReadFromUDPAddrPort(buffer)
 		if errors.Is(err, net.ErrClosed) {
 			return err
