@@ -229,10 +229,9 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: o.nodePorts,
 					Primary: primary, Forward: func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }},
 				Nodes: network, Attacher: &o.nodes, Key: o.nodes.key, State: state, Log: log, Pools: o.pools, Announcer: announcer,
-				Endpoints: d.Endpoints(), Warnings: o.nodes.warnings(network), Config: status.Config{
-					Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link,
+				Paths: agent.Paths{Host: ns, Every: o.pathCheck}, Endpoints: d.Endpoints(), Warnings: o.nodes.warnings(network),
+				Config: status.Config{Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link,
 					Services: o.nodes.pods.Services, Routing: string(o.nodes.options.Routing)},
-				Paths: agent.Paths{Host: ns, Every: o.pathCheck},
 			})
 			network.ClusterIPs = a.ClusterIPs
 			all.Go(func() error {

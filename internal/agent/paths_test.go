@@ -51,13 +51,13 @@ func newPathNodes(t *testing.T) (n pathNodes) {
 	return n
 }
 
-// has waits until an agent's metrics contain lines, and not others, and its report has these paths: node and finding.
-func (n pathNodes) has(what string, of *Agent, lines, lacks []string, paths ...string) {
+// has waits until an agent's metrics contain lines, or do not, and its report has these paths: node and finding.
+func (n pathNodes) has(what string, of *Agent, lines map[string]bool, paths ...string) {
 	n.Helper()
 	testkit.Eventually(n.T, 2*time.Minute, func() error {
 		metrics := ask(of.State.Metrics(), "/metrics").Body.String()
-		for _, line := range slices.Concat(lines, lacks) {
-			if strings.Contains(metrics, "\n"+line+"\n") != slices.Contains(lines, line) {
+		for line, want := range lines {
+			if strings.Contains(metrics, "\n"+line+"\n") != want {
 				return fmt.Errorf("%s: metric %q in %s", what, line, metrics)
 			}
 		}
@@ -80,7 +80,9 @@ func (n pathNodes) has(what string, of *Agent, lines, lacks []string, paths ...s
 
 const noFaults, oneFault = "mustang_path_faults 0", "mustang_path_faults 1"
 
-func never(result string) string { return fmt.Sprintf("mustang_path_checks_total{result=%q} 0", result) }
+func never(result string) string {
+	return fmt.Sprintf("mustang_path_checks_total{result=%q} 0", result)
+}
 
 // TestPathCheck drops large packets between two nodes, then all. Metrics, an event and the report of both agents name
 // the fault, until it is repaired.
@@ -88,7 +90,7 @@ func TestPathCheck(t *testing.T) {
 	testkit.RequireRoot(t)
 	n := newPathNodes(t)
 	for _, a := range n.agents {
-		n.has("a good path", a, []string{noFaults, never("mtu"), never("checksum")}, []string{never("ok")})
+		n.has("a good path", a, map[string]bool{noFaults: true, never("mtu"): true, never("checksum"): true, never("ok"): false})
 	}
 	const small = " is 1396, eth0 has 1500: packets above 1396 bytes are lost"
 	names := []string{"there (192.0.2.2)", "here (192.0.2.1)"}
@@ -100,18 +102,18 @@ func TestPathCheck(t *testing.T) {
 	mtu(1396) // some kernels forward 1400
 	for i, a := range n.agents {
 		node, _, _ := strings.Cut(names[i], " ")
-		n.has("a small MTU", a, []string{oneFault}, []string{never("mtu")}, node, "path MTU to "+names[i]+small)
+		n.has("a small MTU", a, map[string]bool{oneFault: true, never("mtu"): false}, node, "path MTU to "+names[i]+small)
 	}
 	wantsEvents(t, n.api, map[string]int{" bytes are lost": 2})
 	mtu(1500)
 	for _, a := range n.agents {
-		n.has("repaired", a, []string{noFaults, never("checksum")}, nil)
+		n.has("repaired", a, map[string]bool{noFaults: true, never("checksum"): true})
 	}
 	testkit.Command(t, n.wire, "ip link set port1 nomaster")
 	const silent = "there: no answer from 192.0.2.2:7178 by UDP within 5s"
-	n.has("no packet passes", n.agents[0], []string{oneFault}, []string{never("unreachable")}, "there", silent)
+	n.has("no packet passes", n.agents[0], map[string]bool{oneFault: true, never("unreachable"): false}, "there", silent)
 	testkit.Command(t, n.wire, "ip link set port1 master br0")
-	n.has("repaired again", n.agents[0], []string{noFaults}, nil)
+	n.has("repaired again", n.agents[0], map[string]bool{noFaults: true})
 	wantsEvents(t, n.api, map[string]int{silent: 1, `"reason":"PathMTU"`: 2, `"reason":"PathChecksums"`: 0})
 }
 
@@ -121,7 +123,7 @@ func TestWrongChecksums(t *testing.T) {
 	testkit.RequireRoot(t)
 	n := newPathNodes(t)
 	here := n.agents[0]
-	n.has("a good path", here, []string{noFaults, never("checksum")}, []string{never("ok")})
+	n.has("a good path", here, map[string]bool{noFaults: true, never("checksum"): true, never("ok"): false})
 	packet := make([]byte, 32)
 	packet[0], packet[8], packet[9] = 0x45, 64, unix.IPPROTO_UDP
 	copy(packet[16:], []byte{192, 0, 2, 1, 0, 9, 0, 9, 0, 12, 0xde, 0xad})
@@ -136,11 +138,11 @@ func TestWrongChecksums(t *testing.T) {
 		}
 		return err
 	}))
-	n.has("wrong checksums", here, []string{noFaults}, []string{never("checksum")})
+	n.has("wrong checksums", here, map[string]bool{noFaults: true, never("checksum"): false})
 	wantsEvents(t, n.api, map[string]int{" packets arrived with a wrong TCP or UDP checksum: ": 1})
 	testkit.Command(t, n.wire, "ip addr add 192.0.2.9/24 dev br0")
 	n.api.Put(t, nodes, nodeAt("there", "192.0.2.9", "", ""))
-	n.has("no agent", here, []string{noFaults, never("unreachable")}, []string{never("no_agent")})
+	n.has("no agent", here, map[string]bool{noFaults: true, never("unreachable"): true, never("no_agent"): false})
 }
 
 // TestNextPath checks each other node once before any again. Every second check is of a node with a fault.
