@@ -36,14 +36,13 @@ const leastWrong = 10
 type paths struct {
 	faults map[string]pathFault // by node; wrong checksums that arrive are a fault of this node
 	queue  []string             // the nodes that are not checked yet, in random order
-	again  bool                 // whether the last check was of a node with a fault
+	again  bool                 // whether the last check preferred a node with a fault
 	count  func(result string, faults int)
 }
 
 type pathFault struct {
 	status.Path
-	result  string
-	checked time.Time
+	result string
 }
 
 // pathReasons are the reasons of events, by result.
@@ -57,12 +56,14 @@ func (p *paths) list() (all []status.Path) {
 	return all
 }
 
-// next returns the node to check: in turn one of all other nodes, and the one with a fault that waits longest.
+// next returns the node to check: in turn one with a fault, and one of all other nodes; empty: there is none.
 func (p *paths) next(of map[string]kube.Node, self string) string {
 	maps.DeleteFunc(p.faults, func(node string, _ pathFault) bool { _, there := of[node]; return !there })
-	faulty := slices.DeleteFunc(slices.Collect(maps.Keys(p.faults)), func(node string) bool { return node == self })
-	if p.again = !p.again && len(faulty) > 0; p.again {
-		return slices.MinFunc(faulty, func(a, b string) int { return p.faults[a].checked.Compare(p.faults[b].checked) })
+	p.again = !p.again
+	for node := range p.faults { // in random order
+		if p.again && node != self {
+			return node
+		}
 	}
 	gone := func(node string) bool { _, there := of[node]; return !there || node == self }
 	if p.queue = slices.DeleteFunc(p.queue, gone); len(p.queue) == 0 {
@@ -79,20 +80,15 @@ func (p *paths) next(of map[string]kube.Node, self string) string {
 
 // note notes the result of a check, and reports whether its fault is new. An empty result is one that is not counted.
 func (p *paths) note(node, result, finding string) (isNew bool) {
-	had, there := p.faults[node]
-	now := time.Now()
-	switch {
-	case result == status.PathNoAgent && !there: // nothing is known about the path
-	case result == status.PathNoAgent:
-		had.checked = now
-		p.faults[node] = had
+	switch had := p.faults[node]; {
+	case result == status.PathNoAgent: // nothing new is known about the path
 	case finding == "":
 		delete(p.faults, node)
 	default:
 		if isNew = had.result != result; isNew {
-			had.Since = now
+			had.Since = time.Now()
 		}
-		p.faults[node] = pathFault{status.Path{Node: node, Finding: finding, Since: had.Since}, result, now}
+		p.faults[node] = pathFault{status.Path{Node: node, Finding: finding, Since: had.Since}, result}
 	}
 	p.count(result, len(p.faults))
 	return isNew

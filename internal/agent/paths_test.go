@@ -164,13 +164,17 @@ func TestNextPath(t *testing.T) {
 		isNew := p.note(node, status.PathSmallMTU, "small") && !p.note(node, status.PathSmallMTU, "smaller")
 		testkit.Check(t, isNew, "the fault of %s is not new once", node)
 	}
-	for _, want := range []string{"b", "c", "b"} {
-		nodes := take(1)
-		testkit.Check(t, nodes[0] == want, "%s follows, want %s", nodes, want)
-		p.note(want, status.PathNoAgent, "")
+	if p.again {
 		take(1)
 	}
-	testkit.Check(t, len(p.list()) == 3, "without an agent, faults are %v", p.list())
+	faulty, all := map[string]bool{}, map[string]bool{}
+	for range 300 {
+		nodes := take(2)
+		faulty[nodes[0]], all[nodes[1]] = true, true
+		p.note(nodes[0], status.PathNoAgent, "")
+	}
+	testkit.Check(t, fmt.Sprint(faulty, all, len(p.list())) == "map[b:true c:true] map[a:true b:true c:true] 3",
+		"first %v, then %v; faults %v", faulty, all, p.list())
 	delete(of, "b")
 	delete(of, "a")
 	nodes := take(4)

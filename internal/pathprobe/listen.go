@@ -81,12 +81,8 @@ func Listen(ctx context.Context, o Options, ready func() error) (err error) {
 	if err := ready(); err != nil {
 		return err
 	}
-	err = answer(conn, func(netip.Addr) bool { return true },
-		func() (uint64, error) { return wrongChecksums(o.Host, tunnel) })
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+	answer(conn, func(netip.Addr) bool { return true }, func() (uint64, error) { return wrongChecksums(o.Host, tunnel) })
+	return nil
 }
 
 // Answer answers probes of the path MTU, other than [Probe], until ctx ends. It ignores senders unless accept permits
@@ -98,22 +94,19 @@ func Answer(ctx context.Context, o Options, accept func(from netip.Addr) bool) e
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	err = answer(conn, accept, nil)
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+	answer(conn, accept, nil)
+	return nil
 }
 
 // answer answers probes until the connection is closed. wrong returns the number of wrong checksums in the tunnel; nil:
 // no answer to requests for it.
-func answer(conn *net.UDPConn, accept func(netip.Addr) bool, wrong func() (uint64, error)) error {
+func answer(conn *net.UDPConn, accept func(netip.Addr) bool, wrong func() (uint64, error)) {
 	buffer, limit := make([]byte, 1<<16), rate.NewLimiter(maxRate, maxRate/10)
 	for {
 		_ = limit.Wait(context.Background()) // at most for one datagram
 		n, from, err := conn.ReadFromUDPAddrPort(buffer)
 		if errors.Is(err, net.ErrClosed) {
-			return err
+			return
 		}
 		m, ok := decode(buffer[:n])
 		if err != nil || !ok || n < Smallest-nodenet.Headers(netip.IPv6Unspecified()) || !accept(from.Addr().Unmap()) {
