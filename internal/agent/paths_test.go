@@ -90,7 +90,7 @@ func TestPathCheck(t *testing.T) {
 	testkit.RequireRoot(t)
 	n := newPathNodes(t)
 	for _, a := range n.agents {
-		n.has("a good path", a, map[string]bool{noFaults: true, never("mtu"): true, never("checksum"): true, never("ok"): false})
+		n.has("a good path", a, map[string]bool{noFaults: true, never("mtu"): true, never("ok"): false})
 	}
 	const small = " is 1396, eth0 has 1500: packets above 1396 bytes are lost"
 	names := []string{"there (192.0.2.2)", "here (192.0.2.1)"}
