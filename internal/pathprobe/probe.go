@@ -267,7 +267,7 @@ func (p *prober) losses(ctx context.Context) (lost int, err error) {
 	return series - count(), errors.Join(ctx.Err(), err)
 }
 
-const silent = "the listening end has ended, or more packets reach it than it can answer"
+const silent = "the listening end has ended, packets are lost, or more packets reach it than it can answer"
 
 // tunnel streams through a VXLAN device with packets of at most mtu bytes, and counts wrong checksums.
 func (p *prober) tunnel(ctx context.Context, o Options, mtu int) (found Tunnel, err error) {
