@@ -4,6 +4,8 @@ package main
 
 import (
 	"bufio"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
+	"mustang/internal/netns"
 	"mustang/internal/testkit"
 )
 
@@ -95,4 +98,10 @@ func TestCleanupAll(t *testing.T) {
 	n.kill()
 	out, err = n.cleanup("--force").CombinedOutput()
 	testkit.Check(t, err == nil && n.routes() == "", "by force: %v: %s", err, out)
+
+	n.must(netns.Delete(n.pod.Name())) // its DEL never came; another pod may have the name of its namespace
+	n.must(testkit.Must(netns.Create(n.pod.Name()))(t).Close())
+	out, err = n.cleanup().CombinedOutput()
+	_, left := os.Stat(n.dir + "/run")
+	testkit.Check(t, err == nil && errors.Is(left, fs.ErrNotExist), "a pod that is gone: %v, %v: %s", err, left, out)
 }

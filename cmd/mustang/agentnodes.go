@@ -7,10 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,11 +16,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
-	"mustang/internal/netns"
 	"mustang/internal/nodenet"
 )
 
@@ -154,7 +152,7 @@ func (a *agentNodes) apart() (all []string) {
 			continue
 		}
 		owners = slices.DeleteFunc(owners, func(o record.Owner) bool { return o == r.Owner })
-		if r.Link != "" && !netconf.Together(r.Link, a.pods.Link) && !isGone(r) {
+		if r.Link != "" && !netconf.Together(r.Link, a.pods.Link) && !node.IsGone(r) {
 			of[r.Link]++
 		}
 	}
@@ -168,22 +166,11 @@ func (a *agentNodes) apart() (all []string) {
 	return all
 }
 
-// isGone reports whether the network namespace of a pod no longer exists; false for a path that is not visible here.
-func isGone(r record.Record) bool {
-	pod, err := netns.Open(r.Netns)
-	if err != nil {
-		_, dir := os.Lstat(filepath.Dir(r.Netns))
-		return r.Netns != "" && dir == nil && errors.Is(err, fs.ErrNotExist)
-	}
-	defer pod.Close()
-	cookie, err := pod.Cookie()
-	return err == nil && r.Cookie != 0 && cookie != r.Cookie
-}
-
-// Attach writes the plugins and the CNI configuration, and removes the gateways of former ranges.
+// Attach writes the plugins and the CNI configuration, and removes the gateways of former ranges. Without a directory
+// for the configuration it writes the plugins alone.
 func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {
 	if a.place.ConfDir == "" {
-		return nil
+		return a.install(ctx, nil)
 	}
 	if apart := a.apart(); a.change == linkRefuse && len(apart) > 0 {
 		return fmt.Errorf("--link=%s is not in force without --link-change=%s: %s", a.pods.Link, linkDrain,
@@ -195,14 +182,7 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	if err != nil {
 		return err
 	}
-	plugin := ""
-	if a.place.BinDir != "" {
-		if plugin, err = (&cniPlace{}).source(); err != nil {
-			return err
-		}
-	}
-	a.place.Client = true
-	if _, err := a.place.Install(ctx, plugin, conflist, false); err != nil {
+	if err := a.install(ctx, conflist); err != nil {
 		return err
 	}
 	former := cni.Plugin{RunDir: a.runDir, BPFRoot: a.bpfRoot}
@@ -214,5 +194,18 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 		err = fmt.Errorf("pods get another network: in %s, %s sorts before %s", a.place.ConfDir, strings.Join(before, ", "),
 			a.place.ConfName)
 	}
+	return err
+}
+
+// install writes the files for which there is a directory.
+func (a *agentNodes) install(ctx context.Context, conflist []byte) (err error) {
+	plugin := ""
+	if a.place.BinDir != "" {
+		if plugin, err = (&cniPlace{}).source(); err != nil {
+			return err
+		}
+	}
+	a.place.Client = true
+	_, err = a.place.Install(ctx, plugin, conflist, false)
 	return err
 }

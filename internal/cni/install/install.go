@@ -32,7 +32,7 @@ const (
 // Place is where a runtime looks for plugins and configurations.
 type Place struct {
 	BinDir   string // directory of plugins; if empty, Install does not install the plugin
-	ConfDir  string // directory of configurations
+	ConfDir  string // directory of configurations; if empty, Install does not write the configuration
 	ConfName string // file name of the configuration in ConfDir: runtimes use the first by name
 	// Client is set if an agent does the plugin's work: Install then puts the client (package client) in the plugin's
 	// place, and the plugin next to it. A plugin that is the file to install itself stays.
@@ -74,7 +74,7 @@ func (p Place) conflist(content []byte) *file {
 // projects only with force; otherwise the error is a *[ForeignError], nothing is replaced. It waits for others.
 func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
 	var files []*file
-	dirs := []string{p.ConfDir}
+	var dirs []string
 	if p.BinDir != "" {
 		plugin, err := readFile(from)
 		if err != nil {
@@ -83,7 +83,7 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 		if err := noPlugin(plugin); err != nil {
 			return nil, fmt.Errorf("plugin %s: %w", from, err)
 		}
-		dirs = []string{p.BinDir, p.ConfDir}
+		dirs = append(dirs, p.BinDir)
 		loopback := p.program(netconf.LoopbackType, plugin)
 		files = []*file{p.program(netconf.PluginType, plugin), loopback}
 		if own := Client(); p.Client && own != nil && !sameFile(files[0].path, from) {
@@ -91,7 +91,9 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 			files = []*file{p.program(netconf.FullPlugin, plugin), loopback, p.program(netconf.PluginType, own)}
 		}
 	}
-	files = append(files, p.conflist(conflist))
+	if p.ConfDir != "" {
+		dirs, files = append(dirs, p.ConfDir), append(files, p.conflist(conflist))
+	}
 	if p.DryRun {
 		changes, _, err = compare(files, force)
 		return changes, err

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -146,6 +147,7 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	if err != nil {
 		return err
 	}
+	attached = slices.DeleteFunc(attached, IsGone) // behind another plugin, they were deleted without ours
 	if len(attached) > 0 && !o.force {
 		pods := cli.Convert(attached, func(r record.Record) string {
 			return cmp.Or(r.Pod, fmt.Sprint(r.Owner, " at ", r.Addresses))
@@ -168,6 +170,18 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 		_ = os.Remove(filepath.Join(o.dir, "agent")) // of the agent's socket for the plugin; others may have files there
 		return errors.Join(os.RemoveAll(o.runDir), os.RemoveAll(o.stateDir))
 	})
+}
+
+// IsGone reports whether the network namespace of a pod no longer exists; false for a path that is not visible here.
+func IsGone(r record.Record) bool {
+	pod, err := netns.Open(r.Netns)
+	if err != nil {
+		_, dir := os.Lstat(filepath.Dir(r.Netns))
+		return r.Netns != "" && dir == nil && errors.Is(err, fs.ErrNotExist)
+	}
+	defer pod.Close()
+	cookie, err := pod.Cookie()
+	return err == nil && r.Cookie != 0 && cookie != r.Cookie
 }
 
 // removeNetwork removes the ways of programs to other nodes too, if there is a datapath of this layout.

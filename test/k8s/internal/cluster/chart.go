@@ -5,6 +5,7 @@ package cluster
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 )
@@ -48,7 +49,7 @@ func (s *smoke) balanced() (all []string, err error) {
 
 // helm runs a verb of Helm on the release, with the flags of the set-up and other values.
 func (c *Cluster) helm(verb, chart string, values ...string) error {
-	args := []string{c.Helm, verb, "mustang", "-n", "kube-system"}
+	args := []string{verb}
 	if chart != "" {
 		args = append(args, chart)
 		for _, v := range append(values, "agent.link="+c.Link, "agent.routing="+c.routing(),
@@ -56,6 +57,12 @@ func (c *Cluster) helm(verb, chart string, values ...string) error {
 			args = append(args, "--set", v)
 		}
 	}
+	return c.runHelm(args...)
+}
+
+// runHelm runs a verb of Helm, with arguments, on the release.
+func (c *Cluster) runHelm(args ...string) error {
+	args = slices.Concat([]string{c.Helm, args[0], "mustang", "-n", "kube-system"}, args[1:])
 	if out, err := c.Command(c.ctx, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(args[1:], " "), err, strings.TrimSpace(string(out)))
 	}

@@ -80,7 +80,12 @@ func (c *Cluster) client() (*netns.Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/run/netns/*", c.nodes[0].init.Process.Pid))
+	return c.nodes[0].podNamespace(ip)
+}
+
+// podNamespace returns the network namespace of a pod by its address.
+func (n *node) podNamespace(ip string) (*netns.Namespace, error) {
+	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/run/netns/*", n.init.Process.Pid))
 	for _, path := range paths {
 		ns, err := netns.Open(path)
 		if err != nil {

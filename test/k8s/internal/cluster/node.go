@@ -11,8 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,9 +31,17 @@ type node struct {
 	init    *exec.Cmd
 	life    io.Closer // the node ends when it is closed
 	ns      *netns.Namespace
-	daemons []*exec.Cmd
+	daemons []*daemon
 	// before is the node's state without Mustang, but with forwarding.
 	before []string
+}
+
+// daemon is a program that runs in a node.
+type daemon struct {
+	*exec.Cmd
+	name  string
+	meant atomic.Bool   // its end does not end the cluster
+	ended chan struct{} // closed
 }
 
 // startNodes makes the outside and the nodes.
@@ -158,12 +168,38 @@ func (n *node) daemon(name string, args ...string) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	err = errors.Join(cmd.Start(), log.Close())
 	if err == nil {
-		n.daemons = append(n.daemons, cmd)
+		d := &daemon{Cmd: cmd, name: filepath.Base(name), ended: make(chan struct{})}
+		n.daemons = append(n.daemons, d)
 		go func() {
-			n.c.fail(fmt.Errorf("%s of %s ended: %v: see %s", filepath.Base(name), n.name, cmd.Wait(), log.Name()))
+			err := cmd.Wait()
+			if !d.meant.Load() {
+				n.c.fail(fmt.Errorf("%s of %s ended: %v: see %s", d.name, n.name, err, log.Name()))
+			}
+			close(d.ended)
 		}()
 	}
 	return err
+}
+
+// end ends a daemon with a name.
+func (n *node) end(name string) error {
+	i := slices.IndexFunc(n.daemons, func(d *daemon) bool { return d.name == name })
+	if i < 0 {
+		return fmt.Errorf("%s runs no %s", n.name, name)
+	}
+	d := n.daemons[i]
+	d.meant.Store(true)
+	if err := syscall.Kill(-d.Process.Pid, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("end %s of %s: %w", name, n.name, err)
+	}
+	<-d.ended
+	n.daemons = slices.Delete(n.daemons, i, i+1)
+	return n.c.await(30*time.Second, func() error { // what started it has ended, perhaps before it
+		if n.run("pgrep", "-x", name) == nil {
+			return fmt.Errorf("%s of %s runs on", name, n.name)
+		}
+		return nil
+	})
 }
 
 // close ends the node with all of its processes.

@@ -64,16 +64,24 @@ func (c *Cluster) installPeer() error {
 			err = map[string]func() error{"flannel": n.startFlannel, "bridge": n.startBridge,
 				"kube-router": n.startKubeRouter}[c.Peer]()
 		}
-		config := n.path("kube-proxy.yaml")
-		if err = errors.Join(err, os.WriteFile(config, fmt.Appendf(nil, kubeProxy, c.Proxy, c.Kubeconfig(), n.name),
-			0o600)); err == nil {
-			err = n.daemon(c.Programs.Path("kube-proxy"), "--config="+config)
+		if err == nil {
+			err = n.startProxy()
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", n.name, err)
 		}
 	}
 	return nil
+}
+
+// startProxy starts kube-proxy.
+func (n *node) startProxy() error {
+	config := n.path("kube-proxy.yaml")
+	text := fmt.Appendf(nil, kubeProxy, n.c.Proxy, n.c.Kubeconfig(), n.name)
+	if err := os.WriteFile(config, text, 0o600); err != nil {
+		return err
+	}
+	return n.daemon(n.c.Programs.Path("kube-proxy"), "--config="+config)
 }
 
 func (n *node) copyPlugins() error {
@@ -151,6 +159,9 @@ func (n *node) startKubeRouter() error {
 			"--run-service-proxy=false", "--enable-overlay=false", "--service-cluster-ip-range=10.198.0.0/16"))
 }
 
+// peerList is the name of the list of plugins of a peer.
+const peerList = "10-pods.conflist"
+
 // configure writes the list of plugins, with the values that flannel's own plugin gives to bridge. MTU 0 is the
 // device's.
 func (n *node) configure(mtu int) error {
@@ -167,5 +178,5 @@ func (n *node) configure(mtu int) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(n.path("cni-conf", "10-pods.conflist"), data, 0o600)
+	return os.WriteFile(n.path("cni-conf", peerList), data, 0o600)
 }
