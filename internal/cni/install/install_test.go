@@ -174,6 +174,14 @@ func TestConflistAlone(t *testing.T) {
 	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "the directory of plugins: %v", err)
 }
 
+// TestPluginAlone installs no configuration without a directory for it.
+func TestPluginAlone(t *testing.T) {
+	p := testPlace(t)
+	p.ConfDir = ""
+	got := mustInstall(t, p, nil)
+	testkit.Check(t, slices.Equal(got, []string{"written", "written"}), "changes %q", got)
+}
+
 // TestNoPlugin has nothing to install, or something else.
 func TestNoPlugin(t *testing.T) {
 	p := testPlace(t)
