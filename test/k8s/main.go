@@ -14,6 +14,7 @@
 //	build/k8s -nodes native multus macvlan                   # a second network for pods, by Multus
 //	build/k8s versions                                       # versions of ClusterNetworkPolicy go while a policy denies
 //	build/k8s -nodes native netpol-api v1beta1               # the conformance tests of network-policy-api
+//	build/k8s -nodes vxlan way beside                        # from flannel and kube-proxy to Mustang, and back
 //	build/k8s peers -time 1h -o docs/peers.md                # other networks beside Mustang, measured in turns
 //
 // It takes the image and the manifest of `make image` and `make manifest`. Each list of flags means a cluster for each
@@ -72,6 +73,7 @@ const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] multus LINK
        k8s [FLAGS] -nodes native|vxlan|three netpol-api v1beta1|v1alpha2
        k8s [-record FILE] table DOCUMENT
+       k8s [FLAGS] -nodes native|vxlan way beside
        k8s [FLAGS] peers [-peers LIST] [-time TIME] [-o DOCUMENT]
 
 Groups of specs: conformance, others, netpol, short. Without a group: those of -focus and -skip, or the smoke test alone.
@@ -131,6 +133,8 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		(r.record == "" || r.selection.Focus == "") &&
 		!strings.Contains(r.node, "one"): // two of its pods share a port of nodes
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.netpolAPI(ctx, c, group) })
+	case command == "way" && flags.NArg() == 2 && group == "beside" && (r.node == "native" || r.node == "vxlan"):
+		err = r.way(ctx)
 	case command == "peers":
 		r.args = own
 		o, ok := r.comparisonOf(flags.Args()[1:])

@@ -160,7 +160,7 @@ func (n *node) startKubeRouter() error {
 }
 
 // peerList is the name of the list of plugins of a peer.
-const peerList = "10-pods.conflist"
+const peerList = "10-flannel.conflist"
 
 // configure writes the list of plugins, with the values that flannel's own plugin gives to bridge. MTU 0 is the
 // device's.
