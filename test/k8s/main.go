@@ -73,7 +73,7 @@ const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] multus LINK
        k8s [FLAGS] -nodes native|vxlan|three netpol-api v1beta1|v1alpha2
        k8s [-record FILE] table DOCUMENT
-       k8s [FLAGS] -nodes native|vxlan way beside
+       k8s [FLAGS] -nodes native|vxlan way beside|network
        k8s [FLAGS] peers [-peers LIST] [-time TIME] [-o DOCUMENT]
 
 Groups of specs: conformance, others, netpol, short. Without a group: those of -focus and -skip, or the smoke test alone.
@@ -133,8 +133,9 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		(r.record == "" || r.selection.Focus == "") &&
 		!strings.Contains(r.node, "one"): // two of its pods share a port of nodes
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.netpolAPI(ctx, c, group) })
-	case command == "way" && flags.NArg() == 2 && group == "beside" && (r.node == "native" || r.node == "vxlan"):
-		err = r.way(ctx)
+	case command == "way" && flags.NArg() == 2 && (group == "beside" || group == "network") &&
+		(r.node == "native" || r.node == "vxlan"):
+		err = r.way(ctx, group == "network")
 	case command == "peers":
 		r.args = own
 		o, ok := r.comparisonOf(flags.Args()[1:])

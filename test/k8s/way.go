@@ -12,8 +12,9 @@ import (
 // connections is how many a way has at least.
 const connections = 100_000
 
-// way brings up a cluster with flannel and kube-proxy, and takes it to Mustang and back under load.
-func (r *runner) way(ctx context.Context) error {
+// way brings up a cluster with flannel and kube-proxy, and takes it to Mustang and back under load. With network,
+// Mustang replaces flannel too.
+func (r *runner) way(ctx context.Context, network bool) error {
 	if err := r.paths(ctx); err != nil {
 		return err
 	}
@@ -26,7 +27,7 @@ func (r *runner) way(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	table, err := c.Beside(connections)
+	table, err := c.Way(network, connections)
 	r.tell(c, "the way to Mustang and back\n"+table, err)
 	return c.Close()
 }

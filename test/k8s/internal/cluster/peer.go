@@ -100,21 +100,29 @@ func (n *node) copyPlugins() error {
 
 // startFlannel starts flannel, and configures the bridge plugin with the MTU that flannel computes.
 func (n *node) startFlannel() error {
+	mtu, err := n.runFlannel()
+	if err != nil {
+		return err
+	}
+	return n.configure(mtu)
+}
+
+// runFlannel starts flannel, and returns the MTU that it computes.
+func (n *node) runFlannel() (mtu int, err error) {
 	backend := map[string]string{"native": "host-gw", "vxlan": "vxlan"}[n.c.Nodes]
 	config, subnet := n.path("net-conf.json"), n.path("subnet.env")
 	text := fmt.Sprintf(`{"Network": %q, "EnableNFTables": %t, "Backend": {"Type": %q}}`, podRange,
 		n.c.Proxy == "nftables", backend)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return err
+		return 0, err
 	}
 	if _, err := n.ranges(); err != nil { // flannel ends without them
-		return err
+		return 0, err
 	}
 	if err := n.daemon(filepath.Join(n.c.Peers, "flannel"), n.name, n.c.Kubeconfig(), config, subnet); err != nil {
-		return err
+		return 0, err
 	}
-	var mtu int
-	if err := n.c.await(time.Minute, func() error {
+	return mtu, n.c.await(time.Minute, func() error {
 		data, err := os.ReadFile(subnet)
 		if err != nil {
 			return err
@@ -122,10 +130,7 @@ func (n *node) startFlannel() error {
 		_, value, _ := strings.Cut(string(data), "FLANNEL_MTU=")
 		_, err = fmt.Sscan(value, &mtu)
 		return err
-	}); err != nil {
-		return err
-	}
-	return n.configure(mtu)
+	})
 }
 
 // startBridge configures the bridge plugin, and adds routes to the pods of the other nodes.

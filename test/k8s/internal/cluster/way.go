@@ -18,8 +18,10 @@ import (
 type way struct {
 	*Cluster
 	visitors
+	network bool     // Mustang is the network
 	service string   // its address and port
 	values  []string // of the chart
+	mtu     int      // flannel's
 }
 
 // step is a part of a way. The load goes on until it has enough connections.
@@ -28,11 +30,14 @@ type step struct {
 	do   func() error
 }
 
-// Beside has Mustang serve Services behind flannel, and back, with so many connections in all. It returns a table of
-// their counts by phase, and fails if one was lost.
-func (c *Cluster) Beside(connections int) (string, error) {
-	w := &way{Cluster: c, visitors: visitors{of: map[string]*visitor{}}, values: []string{"agent.routing=off",
-		"agent.masquerade=false", "agent.extraFlags={--cni-conf-dir=}", "nodeSelector.network=mustang"}}
+// Way takes the cluster to Mustang and back, with so many connections in all: beside flannel, or with Mustang as the
+// network. It returns a table of the connections by phase, and fails if one was lost.
+func (c *Cluster) Way(network bool, connections int) (string, error) {
+	w := &way{Cluster: c, visitors: visitors{of: map[string]*visitor{}}, network: network}
+	w.values = []string{"nodeSelector.network=mustang", "agent.routing=" + c.Nodes}
+	if !network {
+		w.values = append(w.values, "agent.routing=off", "agent.masquerade=false", "agent.extraFlags={--cni-conf-dir=}")
+	}
 	if c.Nodes == "vxlan" {
 		w.values = append(w.values, "agent.uplinks={eth0,flannel.1}")
 	}
@@ -40,10 +45,13 @@ func (c *Cluster) Beside(connections int) (string, error) {
 	for _, n := range c.nodes {
 		steps = append(steps, step{n.name + " to Mustang", func() error { return w.there(n) }})
 	}
+	if network {
+		steps = append(steps, step{"flannel ends; backends replaced", func() error { return inOrder(w.endFlannel, w.roll) }})
+	}
 	steps = append(steps,
-		step{"kube-proxy gone; backends replaced", func() error { return inOrder(w.everywhere, w.roll) }},
-		step{"agents upgraded", w.upgrade},
-		step{"ready to go back", func() error { return w.set("nodeSelector.network=mustang") }})
+		step{"kube-proxy deleted; backends replaced", func() error { return inOrder(w.everywhere, w.roll) }},
+		step{"agents upgraded three times", w.upgrade},
+		step{"ready to go back", w.prepareBack})
 	for _, n := range c.nodes {
 		steps = append(steps, step{n.name + " back", func() error { return w.back(n) }})
 	}
@@ -219,7 +227,7 @@ func (w *way) there(n *node) error {
 		func() error { return n.end("kube-proxy") }, // its DaemonSet, by the label
 		func() error { return w.label(n, "network=mustang") },
 		func() error { return w.awaitAgent(n, true) },
-		func() error { return n.chain(true) },
+		func() error { return w.enter(n) },
 		func() error { return w.recreate(n) },
 		func() error { return n.run(w.Programs.Path("kube-proxy"), "--cleanup") },
 		func() error { return w.uncordon(n) },
@@ -238,13 +246,86 @@ func (w *way) back(n *node) error {
 		func() error { // it is ready
 			return w.await(time.Minute, func() error { _, err := get(w.ctx, n.ns, "http://127.0.0.1:10256/healthz"); return err })
 		},
-		func() error { return n.chain(false) },
+		func() error { return w.leave(n) },
 		func() error { return w.recreate(n) },
 		func() error { return n.run(w.Program, "agent", "cleanup", "--all") },
 		func() error { return n.run("bash", "-c", leftovers) },
 		func() error { return w.uncordon(n) },
 		w.roll,
 	)
+}
+
+// enter has new pods of a drained node attached by Mustang. Without flannel's bridge, the pods that are there have no
+// network until they are recreated.
+func (w *way) enter(n *node) error {
+	if !w.network {
+		return n.chain(true)
+	}
+	w.stop("pod " + n.name)
+	return errors.Join(os.Remove(n.path("cni-conf", peerList)), n.run("ip", "link", "del", "cni0"))
+}
+
+// leave has new pods of a drained node attached without Mustang.
+func (w *way) leave(n *node) error {
+	if !w.network {
+		return n.chain(false)
+	}
+	w.stop("pod " + n.name)
+	return errors.Join(n.run(w.Program, "agent", "cleanup", "--all", "--force"), n.configure(w.mtu))
+}
+
+// routes are the scripts that make flannel's routes, in one step each, the agent's.
+var routes = map[string]string{
+	"vxlan": `ip route show dev flannel.1 | while read -r range _; do
+ip route replace "$range" via "${range%/*}" dev mst-vxlan onlink proto 109; done; ip link del flannel.1`,
+	"native": `ip route show dev eth0 | while read -r range via node _; do
+[ "$range $via" = "default via" ] || [ "$via" != via ] || ip route replace "$range" via "$node" dev eth0 proto 109; done`,
+}
+
+// endFlannel ends flannel once it has no pods. Its routes stay until all nodes have replaced them, and its devices until
+// no node uses them.
+func (w *way) endFlannel() error {
+	for _, n := range w.nodes {
+		if err := n.end("flannel"); err != nil {
+			return err
+		}
+	}
+	for _, script := range strings.SplitAfter(routes[w.Nodes], "done") {
+		for _, n := range w.nodes {
+			if err := n.run("sh", "-ec", strings.TrimPrefix(script, ";")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// prepareBack has agents on labelled nodes alone, so that they leave node by node. flannel's routes replace the agents'
+// once these have ended; the agents then leave them.
+func (w *way) prepareBack() error {
+	if err := w.set("nodeSelector.network=mustang"); err != nil || !w.network {
+		return err
+	}
+	for i, n := range w.nodes {
+		if err := w.label(n, "network-"); err != nil {
+			return err
+		}
+		if err := w.awaitAgent(w.nodes[i], false); err != nil {
+			return err
+		}
+	}
+	for _, n := range w.nodes {
+		var err error
+		if w.mtu, err = n.runFlannel(); err != nil {
+			return err
+		}
+	}
+	for _, n := range w.nodes {
+		if err := errors.Join(w.label(n, "network=mustang"), w.awaitAgent(n, true)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // leftovers fails if a node has something of Mustang.
@@ -323,7 +404,11 @@ func (w *way) set(value string) error {
 
 // everywhere has nodes need no label, once all of them have it.
 func (w *way) everywhere() error {
-	if err := w.set("nodeSelector.network=null"); err != nil {
+	value := "nodeSelector.network=null"
+	if w.network {
+		value += ",agent.uplinks=null" // flannel's device is gone
+	}
+	if err := w.set(value); err != nil {
 		return err
 	}
 	for _, n := range w.nodes {
