@@ -122,7 +122,7 @@ func (n *node) runFlannel() (mtu int, err error) {
 	if err := n.daemon(filepath.Join(n.c.Peers, "flannel"), n.name, n.c.Kubeconfig(), config, subnet); err != nil {
 		return 0, err
 	}
-	return mtu, n.c.await(time.Minute, func() error {
+	err = n.c.await(time.Minute, func() error {
 		data, err := os.ReadFile(subnet)
 		if err != nil {
 			return err
@@ -131,6 +131,7 @@ func (n *node) runFlannel() (mtu int, err error) {
 		_, err = fmt.Sscan(value, &mtu)
 		return err
 	})
+	return mtu, err
 }
 
 // startBridge configures the bridge plugin, and adds routes to the pods of the other nodes.

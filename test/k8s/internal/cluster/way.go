@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -50,8 +49,11 @@ func (c *Cluster) Way(network bool, connections int) (string, error) {
 	}
 	steps = append(steps,
 		step{"kube-proxy deleted; backends replaced", func() error { return inOrder(w.everywhere, w.roll) }},
-		step{"agents upgraded three times", w.upgrade},
-		step{"ready to go back", w.prepareBack})
+		step{"agents upgraded three times", w.upgrade})
+	if network && c.Nodes == "vxlan" { // back, flannel's routes would lead into tunnels that are not there yet
+		return w.walk(steps, connections)
+	}
+	steps = append(steps, step{"ready to go back", w.prepareBack})
 	for _, n := range c.nodes {
 		steps = append(steps, step{n.name + " back", func() error { return w.back(n) }})
 	}
@@ -255,79 +257,6 @@ func (w *way) back(n *node) error {
 	)
 }
 
-// enter has new pods of a drained node attached by Mustang. Without flannel's bridge, the pods that are there have no
-// network until they are recreated.
-func (w *way) enter(n *node) error {
-	if !w.network {
-		return n.chain(true)
-	}
-	w.stop("pod " + n.name)
-	return errors.Join(os.Remove(n.path("cni-conf", peerList)), n.run("ip", "link", "del", "cni0"))
-}
-
-// leave has new pods of a drained node attached without Mustang.
-func (w *way) leave(n *node) error {
-	if !w.network {
-		return n.chain(false)
-	}
-	w.stop("pod " + n.name)
-	return errors.Join(n.run(w.Program, "agent", "cleanup", "--all", "--force"), n.configure(w.mtu))
-}
-
-// routes are the scripts that make flannel's routes, in one step each, the agent's.
-var routes = map[string]string{
-	"vxlan": `ip route show dev flannel.1 | while read -r range _; do
-ip route replace "$range" via "${range%/*}" dev mst-vxlan onlink proto 109; done; ip link del flannel.1`,
-	"native": `ip route show dev eth0 | while read -r range via node _; do
-[ "$range $via" = "default via" ] || [ "$via" != via ] || ip route replace "$range" via "$node" dev eth0 proto 109; done`,
-}
-
-// endFlannel ends flannel once it has no pods. Its routes stay until all nodes have replaced them, and its devices until
-// no node uses them.
-func (w *way) endFlannel() error {
-	for _, n := range w.nodes {
-		if err := n.end("flannel"); err != nil {
-			return err
-		}
-	}
-	for _, script := range strings.SplitAfter(routes[w.Nodes], "done") {
-		for _, n := range w.nodes {
-			if err := n.run("sh", "-ec", strings.TrimPrefix(script, ";")); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// prepareBack has agents on labelled nodes alone, so that they leave node by node. flannel's routes replace the agents'
-// once these have ended; the agents then leave them.
-func (w *way) prepareBack() error {
-	if err := w.set("nodeSelector.network=mustang"); err != nil || !w.network {
-		return err
-	}
-	for i, n := range w.nodes {
-		if err := w.label(n, "network-"); err != nil {
-			return err
-		}
-		if err := w.awaitAgent(w.nodes[i], false); err != nil {
-			return err
-		}
-	}
-	for _, n := range w.nodes {
-		var err error
-		if w.mtu, err = n.runFlannel(); err != nil {
-			return err
-		}
-	}
-	for _, n := range w.nodes {
-		if err := errors.Join(w.label(n, "network=mustang"), w.awaitAgent(n, true)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // leftovers fails if a node has something of Mustang.
 const leftovers = `left=$(find /sys/fs/bpf /run/mustang /opt/cni/bin /etc/cni/net.d /var/lib/cni -mindepth 1 -name '*mustang*'
 ip -o link | grep mst; nft list tables | grep mustang); echo "left: $left"; [ -z "$left" ]`
@@ -344,35 +273,6 @@ func (w *way) awaitAgent(n *node, ready bool) error {
 		}
 		return err
 	})
-}
-
-// entry is what the page adds to the list of the other plugin.
-const entry = `{"type": "mustang-cni", "chained": true, "services": "both", "policies": "agent"}`
-
-// chain adds the entry to the list, or removes it.
-func (n *node) chain(on bool) error {
-	path := n.path("cni-conf", peerList)
-	data, err := os.ReadFile(path)
-	var list map[string]any
-	if err == nil {
-		err = json.Unmarshal(data, &list)
-	}
-	plugins, _ := list["plugins"].([]any)
-	plugins = slices.DeleteFunc(plugins, func(p any) bool { return p.(map[string]any)["type"] == "mustang-cni" })
-	if on {
-		plugins = append(plugins, json.RawMessage(entry))
-	}
-	if err == nil {
-		list["plugins"] = plugins
-		data, err = json.Marshal(list)
-	}
-	if err == nil {
-		err = os.WriteFile(path+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	return err
 }
 
 // attached expects all pods of a node in its datapath.
@@ -404,11 +304,7 @@ func (w *way) set(value string) error {
 
 // everywhere has nodes need no label, once all of them have it.
 func (w *way) everywhere() error {
-	value := "nodeSelector.network=null"
-	if w.network {
-		value += ",agent.uplinks=null" // flannel's device is gone
-	}
-	if err := w.set(value); err != nil {
+	if err := w.set("nodeSelector.network=null"); err != nil {
 		return err
 	}
 	for _, n := range w.nodes {
