@@ -342,6 +342,9 @@ test-k8s: k8s
 	$(K8S) -record $(K8S_SUMMARY) -nodes native netpol-api v1beta1 || status=1; \
 	$(K8S) -record $(K8S_SUMMARY) -nodes native netpol-api v1alpha2 || status=1; \
 	$(K8S) kill 100 || status=1; \
+	$(K8S) -nodes vxlan way beside || status=1; \
+	$(K8S) -nodes vxlan way network || status=1; \
+	$(K8S) -nodes native way network || status=1; \
 	$(MAKE) test-k8s-table && exit $$status
 
 test-k8s-short: k8s
