@@ -157,8 +157,9 @@ func (n *node) port() string { return net.JoinHostPort(n.addrs[0], "30080") }
 func (w *way) startPod(n *node) error {
 	var ip string
 	if err := w.await(2*time.Minute, func() error {
-		text, err := w.kubectl(nil, "-n", "way", "get", "pod", "-l", "app=client", "--field-selector", "spec.nodeName="+n.name,
-			"-o", `jsonpath={range .items[*]}{.status.podIP} {.status.conditions[?(@.type=="Ready")].status}{end}`)
+		text, err := w.kubectl(nil, "-n", "way", "get", "pod", "-l", "app=client", "--field-selector",
+			"spec.nodeName="+n.name, "-o",
+			`jsonpath={range .items[*]}{.status.podIP} {.status.conditions[?(@.type=="Ready")].status}{end}`)
 		ip, _, _ = strings.Cut(text, " ")
 		if err == nil && text != ip+" True" {
 			err = fmt.Errorf("the client of %s: %q", n.name, text)
@@ -246,7 +247,10 @@ func (w *way) back(n *node) error {
 		func() error { return w.awaitAgent(n, false) },
 		n.startProxy,
 		func() error { // it is ready
-			return w.await(time.Minute, func() error { _, err := get(w.ctx, n.ns, "http://127.0.0.1:10256/healthz"); return err })
+			return w.await(time.Minute, func() error {
+				_, err := get(w.ctx, n.ns, "http://127.0.0.1:10256/healthz")
+				return err
+			})
 		},
 		func() error { return w.leave(n) },
 		func() error { return w.recreate(n) },
@@ -257,8 +261,9 @@ func (w *way) back(n *node) error {
 	)
 }
 
-// leftovers fails if a node has something of Mustang.
-const leftovers = `left=$(find /sys/fs/bpf /run/mustang /opt/cni/bin /etc/cni/net.d /var/lib/cni -mindepth 1 -name '*mustang*'
+// leftovers fails if a node has something of Mustang. The container runtime keeps results of plugins.
+const leftovers = `left=$(find /sys/fs/bpf /run/mustang /opt/cni/bin /etc/cni/net.d /var/lib/cni -mindepth 1 \
+-name '*mustang*' -not -path '/var/lib/cni/results/*'
 ip -o link | grep mst; nft list tables | grep mustang); echo "left: $left"; [ -z "$left" ]`
 
 // awaitAgent returns once the node has an agent that is ready, or none.

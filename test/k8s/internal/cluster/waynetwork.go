@@ -61,16 +61,16 @@ func (n *node) chain(on bool) error {
 	return err
 }
 
-// toMustang and toFlannel hand the routes to pods of other nodes over, each in one step. flannel's have no protocol.
+// toMustang and toFlannel hand the routes to pods of other nodes over, each in one step. The page has toMustang.
 var toMustang = map[string]string{
 	"vxlan": `ip route show dev flannel.1 | while read -r range _; do
-ip route replace "$range" via "${range%/*}" dev mst-vxlan onlink proto 109; done`,
-	"native": `ip route show proto boot dev eth0 | while read -r range via node _; do
-[ "$range" = default ] || ip route replace "$range" via "$node" dev eth0 proto 109; done`,
+ip route replace $range via ${range%/*} dev mst-vxlan onlink proto 109; done`,
+	"native": `ip route show root ` + podRange + ` proto boot dev eth0 | while read -r range _ node; do
+ip route replace $range via $node dev eth0 proto 109; done`,
 }
 
-const toFlannel = `ip route show proto 109 dev eth0 | while read -r range via node _; do
-ip route replace "$range" via "$node" dev eth0; done`
+const toFlannel = `ip route show root ` + podRange + ` proto 109 dev eth0 | while read -r range _ node; do
+ip route replace $range via $node dev eth0; done`
 
 // endFlannel ends flannel once it has no pods. Its device stays until no node sends packets to it.
 func (w *way) endFlannel() error {
