@@ -67,11 +67,6 @@ func (c *Cluster) Way(network bool, connections int) (string, error) {
 func (w *way) walk(steps []step, connections int) (string, error) {
 	w.begin("start")
 	err := w.prepare()
-	defer func() {
-		for name := range w.of {
-			w.stop(name)
-		}
-	}()
 	for _, s := range steps {
 		if err != nil {
 			break
