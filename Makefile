@@ -341,6 +341,7 @@ test-k8s: k8s
 	$(K8S) -record $(K8S_SUMMARY) -link veth,bridge,macvlan test netpol || status=1; \
 	$(K8S) -record $(K8S_SUMMARY) -nodes native netpol-api v1beta1 || status=1; \
 	$(K8S) -record $(K8S_SUMMARY) -nodes native netpol-api v1alpha2 || status=1; \
+	$(K8S) kubeadm || status=1; \
 	$(K8S) kill 100 || status=1; \
 	$(K8S) -nodes vxlan way beside || status=1; \
 	$(K8S) -nodes vxlan way network || status=1; \

@@ -12,6 +12,7 @@
 //	build/k8s up                                             # until it is interrupted
 //	build/k8s -nodes native kill 100                         # kill -9 of the agents under 500 connections a second
 //	build/k8s -nodes native multus macvlan                   # a second network for pods, by Multus
+//	build/k8s kubeadm                                        # docs/kubernetes.md with kubeadm, on two nodes
 //	build/k8s versions                                       # versions of ClusterNetworkPolicy go while a policy denies
 //	build/k8s -nodes native netpol-api v1beta1               # the conformance tests of network-policy-api
 //	build/k8s -nodes vxlan way beside                        # from flannel and kube-proxy to Mustang, and back
@@ -69,6 +70,7 @@ type runner struct {
 const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] test [GROUP]
        k8s [FLAGS] kill TIMES
+       k8s [FLAGS] kubeadm
        k8s [FLAGS] versions
        k8s [FLAGS] multus LINK
        k8s [FLAGS] -nodes native|vxlan|three netpol-api v1beta1|v1alpha2
@@ -127,6 +129,9 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.kill(c, times) })
 	case command == "versions" && flags.NArg() == 1:
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { r.versions(c); return nil })
+	case command == "kubeadm" && flags.NArg() == 1:
+		r.links, r.families, r.node, r.cluster.ByKubeadm = "auto", "ipv4", "native", true // what the page has
+		err = r.clusters(ctx, func(c *cluster.Cluster) error { r.kubeadm(c); return nil })
 	case command == "multus" && flags.NArg() == 2:
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { r.multus(c, group); return nil })
 	case command == "netpol-api" && flags.NArg() == 2 && slices.Contains(apiVersions, group) &&
@@ -170,16 +175,19 @@ func (r *runner) build(ctx context.Context) (err error) {
 		return err
 	}
 	r.cluster.Programs, err = cluster.Build(ctx, "test/k8s", r.cache, r.stderr)
+	if err == nil && r.cluster.ByKubeadm {
+		err = r.cluster.Programs.Kubeadm(ctx, "test/k8s", r.stderr)
+	}
 	return err
 }
 
 // paths sets the paths of what a cluster is made of, and builds missing parts.
 func (r *runner) paths(ctx context.Context) error {
 	r.cluster.Image, r.cluster.Manifest = "build/mustang-image.tar", "deploy/mustang.yaml"
-	r.cluster.Chart, r.cluster.Helm = "packaging/chart", "build/helm"
+	r.cluster.Chart, r.cluster.Helm, r.cluster.Page = "packaging/chart", "build/helm", "docs/kubernetes.md"
 	r.cluster.Program = filepath.Join("build/programs", runtime.GOARCH, "mustang") // as it is in the image
 	for _, path := range []*string{&r.cluster.Dir, &r.cluster.Image, &r.cluster.Manifest, &r.cluster.Program,
-		&r.cluster.Chart, &r.cluster.Helm} {
+		&r.cluster.Chart, &r.cluster.Helm, &r.cluster.Page} {
 		var err error
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err
@@ -243,6 +251,12 @@ func (r *runner) kill(c *cluster.Cluster, times int) error {
 func (r *runner) versions(c *cluster.Cluster) {
 	counted, err := c.Versions()
 	r.tell(c, "versions of ClusterNetworkPolicy switched on and off: "+counted, err)
+}
+
+// kubeadm follows the page for users.
+func (r *runner) kubeadm(c *cluster.Cluster) {
+	passed, err := c.Kubeadm()
+	r.tell(c, "docs/kubernetes.md with kubeadm: "+passed, err)
 }
 
 // multus gives pods a second network in a link mode.

@@ -73,6 +73,9 @@ type Options struct {
 	// program, installs it from. Program is the image's.
 	Image, Manifest, Program string
 	Chart, Helm              string
+	// ByKubeadm has kubeadm make the cluster, by the commands of Page, which is the page for users: docs/kubernetes.md.
+	ByKubeadm bool
+	Page      string
 	// Peers is the directory with the programs of other networks.
 	Peers string
 	// Dir takes the cluster's files while it runs, and its logs, which stay.
@@ -88,6 +91,12 @@ type Cluster struct {
 	lock    *os.File
 	ctx     context.Context
 	fail    context.CancelCauseFunc
+}
+
+// step is one of several that follow each other.
+type step struct {
+	name string
+	do   func() error
 }
 
 //go:embed templates
@@ -128,19 +137,20 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := os.MkdirAll(c.path("run"), 0o700); err != nil {
 		return nil, err
 	}
-	for _, step := range []struct {
-		name string
-		do   func() error
-	}{
+	steps := []step{
 		{"nodes", c.startNodes},
 		{"control plane", c.startControl},
 		{"kubelets", c.startKubelets},
 		{"network", c.installNetwork},
 		{"DNS", c.startDNS},
 		{"nodes that are ready", c.awaitNodes},
-	} {
-		if err := step.do(); err != nil {
-			return nil, fmt.Errorf("%s: %w", step.name, err)
+	}
+	if c.ByKubeadm {
+		steps = c.kubeadmSteps()
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return c, nil

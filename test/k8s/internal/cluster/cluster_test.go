@@ -218,3 +218,18 @@ func TestSubstitute(t *testing.T) {
 	_, err = substitute("kind: Pod", Setup{}, "")
 	testkit.Check(t, err != nil, "a manifest without flags is taken")
 }
+
+// TestPage looks for the commands of the page for users that [Cluster.Kubeadm] runs.
+func TestPage(t *testing.T) {
+	c := &Cluster{Options: Options{Page: "../../../../docs/kubernetes.md"}}
+	for pattern, want := range map[string]string{
+		pageInit: "kubeadm init --skip-phases=addon/kube-proxy --pod-network-cidr=", pageHelm: "helm install mustang ",
+		pageManifest: "SERVER=", pageTaint: "kubectl taint nodes --all ", pagePods: "kubectl create deployment web ",
+		pageImage: "registry.k8s.io/e2e-test-images/agnhost:",
+	} {
+		got, err := c.page(pattern)
+		testkit.Check(t, err == nil && strings.HasPrefix(got, want), "%s finds %q, %v, want %q first", pattern, got, err, want)
+	}
+	_, err := c.page("(no such text)")
+	testkit.Check(t, err != nil, "a page without the text is taken")
+}

@@ -110,28 +110,38 @@ func (c *Cluster) startKubelets() error {
 
 func (n *node) startKubelet() error {
 	err := errors.Join(n.c.kubeconfig(n.name), os.WriteFile(n.path("resolv.conf"), nil, 0o644),
-		n.c.write("containerd.toml", n.path("containerd.toml"), map[string]string{"Root": n.path("containerd"),
-			"Pause": PauseImage}),
 		n.c.write("kubelet.yaml", n.path("kubelet.yaml"), map[string]string{
 			"Cgroup": "/" + n.c.name + "/" + n.name, "DNS": n.c.list("10.198.0.10", `"fd00:198::a"`), "Resolv": n.path(
 				"resolv.conf"),
-		}),
-		n.daemon("containerd", "-c", n.path("containerd.toml")))
+		}))
+	if err == nil {
+		err = n.startRuntime(n.c.Programs.Images(), n.c.Image)
+	}
 	if err != nil {
 		return err
-	}
-	if err := n.c.await(time.Minute, func() error { return n.run("ctr", "version") }); err != nil {
-		return err
-	}
-	for _, archive := range []string{n.c.Programs.Images(), n.c.Image} {
-		if err := n.run("ctr", "-n", "k8s.io", "images", "import", archive); err != nil {
-			return err
-		}
 	}
 	return n.daemon(n.c.Programs.Path("kubelet"), "--config="+n.path("kubelet.yaml"), "--kubeconfig="+
 		n.c.path("run", n.name+".kubeconfig"),
 		"--hostname-override="+n.name, "--node-labels=topology.kubernetes.io/zone=zone-"+n.name, "--node-ip="+
 			strings.Join(n.addrs, ","), "--root-dir="+n.path("kubelet"), "--cert-dir="+n.path("pki"))
+}
+
+// startRuntime starts containerd, and gives it the images of archives.
+func (n *node) startRuntime(archives ...string) error {
+	err := n.c.write("containerd.toml", n.path("containerd.toml"), map[string]string{"Root": n.path("containerd"),
+		"Pause": PauseImage})
+	if err == nil {
+		err = n.daemon("containerd", "-c", n.path("containerd.toml"))
+	}
+	if err == nil {
+		err = n.c.await(time.Minute, func() error { return n.run("ctr", "version") })
+	}
+	for _, archive := range archives {
+		if err == nil {
+			err = n.run("ctr", "-n", "k8s.io", "images", "import", archive)
+		}
+	}
+	return err
 }
 
 // installNetwork installs the network of the set-up.

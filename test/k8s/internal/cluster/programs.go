@@ -27,7 +27,7 @@ type Programs struct {
 }
 
 // Path returns the path of a program: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl,
-// kube-proxy, coredns, ginkgo, or e2e.test.
+// kube-proxy, coredns, ginkgo, e2e.test, or kubeadm, which [Programs.Kubeadm] builds.
 func (s Programs) Path(name string) string { return filepath.Join(s.dir, name) }
 
 // Images returns the path of the archive with the images of pods.
