@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	dnsserver.Directives = []string{"reload", "bind", "ready", "health", "prometheus", "errors", "log", "loadbalance", "cache",
-		"hosts", "kubernetes", "template", "loop", "forward"}
+	dnsserver.Directives = []string{"reload", "bind", "ready", "health", "prometheus", "errors", "log", "loadbalance",
+		"cache", "hosts", "kubernetes", "template", "loop", "forward"}
 	coremain.Run()
 }

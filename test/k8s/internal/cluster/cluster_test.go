@@ -228,7 +228,7 @@ func TestPage(t *testing.T) {
 		pageImage: "registry.k8s.io/e2e-test-images/agnhost:",
 	} {
 		got, err := c.page(pattern)
-		testkit.Check(t, err == nil && strings.HasPrefix(got, want), "%s finds %q, %v, want %q first", pattern, got, err, want)
+		testkit.Check(t, err == nil && strings.HasPrefix(got, want), "%s finds %q, %v, want %q", pattern, got, err, want)
 	}
 	_, err := c.page("(no such text)")
 	testkit.Check(t, err != nil, "a page without the text is taken")

@@ -151,8 +151,8 @@ func (c *Cluster) startRuntimes() error {
 	return group.Wait()
 }
 
-// prepare gives the node what kubeadm expects of a machine: directories of its own, forwarding, a name server, though it
-// does not answer, and systemd.
+// prepare gives the node what kubeadm expects of a machine: directories of its own, forwarding, the address of a name
+// server, which does not answer, and a systemctl.
 func (n *node) prepare() error {
 	text, err := templates.ReadFile("templates/kubeadm.sh")
 	for _, sub := range []string{"bin", "kubernetes", "patches"} {
@@ -266,7 +266,8 @@ func (c *Cluster) kubeadmClients() error {
 			`--overrides={"apiVersion": "v1", "spec": {"nodeName": "` + n.name + `"}}`, "--command", "--",
 			"curl", "-sS", "--fail-early", "--max-time", "20", "-w", `\n`}, urls...)
 		answers := 0
-		for try := 0; try < 3 && answers != len(urls); try++ { // kubectl can attach too late for the output, not for the exit code
+		// kubectl can attach too late for the output, not for the exit code.
+		for try := 0; try < 3 && answers != len(urls); try++ {
 			out, err := c.kubectl(nil, args...)
 			if err != nil {
 				return err
