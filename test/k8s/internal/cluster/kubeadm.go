@@ -132,7 +132,8 @@ func (c *Cluster) startRuntimes() error {
 	names, err := c.Programs.kubeadmNames(c.ctx)
 	agnhost, agnhostErr := c.Programs.Agnhost(c.ctx)
 	shown, shownErr := c.page(pageImage)
-	if err := errors.Join(err, agnhostErr, shownErr); err != nil {
+	linkErr := os.Symlink(c.nodes[0].path("kubernetes", "admin.conf"), c.Kubeconfig())
+	if err := errors.Join(err, agnhostErr, shownErr, linkErr); err != nil {
 		return err
 	}
 	var group errgroup.Group
@@ -169,11 +170,7 @@ func (n *node) prepare() error {
 
 // kubeadmInit starts the control plane.
 func (c *Cluster) kubeadmInit() error {
-	n := c.nodes[0]
-	if err := c.follow(pageInit, "--kubernetes-version="+c.Programs.Version, "--patches="+n.path("patches")); err != nil {
-		return err
-	}
-	return os.Symlink(n.path("kubernetes", "admin.conf"), c.Kubeconfig())
+	return c.follow(pageInit, "--kubernetes-version="+c.Programs.Version, "--patches="+c.nodes[0].path("patches"))
 }
 
 // awaitNoNetwork returns when node 1 says that it is not ready because it has no network.
@@ -214,7 +211,8 @@ func (c *Cluster) nodesReady(names ...string) error {
 }
 
 // Kubeadm has a cluster of kubeadm go on as the page says: pods and a Service, an upgrade of the chart, the manifest in
-// place of the chart. In the end kubeadm resets the nodes. It returns the steps that passed.
+// place of the chart. Then kubeadm resets the nodes, and the first one starts a new cluster, where Mustang finds what
+// the last one left. It returns the steps that passed.
 func (c *Cluster) Kubeadm() (string, error) {
 	helm := func(words string) func() error {
 		return func() error { return c.nodes[0].bash(nil, "helm -n kube-system "+words) }
@@ -229,6 +227,10 @@ func (c *Cluster) Kubeadm() (string, error) {
 		{"manifest", func() error { return c.follow(pageManifest) }},
 		{"clients", c.kubeadmClients},
 		{"kubeadm reset", c.kubeadmReset},
+		{"kubeadm init again", c.kubeadmInit},
+		{"Mustang by Helm", func() error { return c.follow(pageHelm) }},
+		{"pods on the control plane", func() error { return c.follow(pageTaint) }},
+		{"pods and a Service", func() error { return c.follow(pagePods) }},
 	} {
 		start := time.Now()
 		if err := s.do(); err != nil {
