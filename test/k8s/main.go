@@ -70,7 +70,7 @@ type runner struct {
 const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] test [GROUP]
        k8s [FLAGS] kill TIMES
-       k8s [FLAGS] kubeadm
+       k8s [-cache DIRECTORY] [-dir DIRECTORY] kubeadm
        k8s [FLAGS] versions
        k8s [FLAGS] multus LINK
        k8s [FLAGS] -nodes native|vxlan|three netpol-api v1beta1|v1alpha2
