@@ -23,12 +23,6 @@ type way struct {
 	mtu     int      // flannel's
 }
 
-// step is a part of a way. The load goes on until it has enough connections.
-type step struct {
-	name string
-	do   func() error
-}
-
 // Way takes the cluster to Mustang and back, with so many connections in all: beside flannel, or with Mustang as the
 // network. It returns a table of the connections by phase, and fails if one was lost.
 func (c *Cluster) Way(network bool, connections int) (string, error) {
@@ -63,7 +57,7 @@ func (c *Cluster) Way(network bool, connections int) (string, error) {
 	return w.walk(steps, connections)
 }
 
-// walk does all steps under load.
+// walk does all steps under load. A step ends once it has enough connections.
 func (w *way) walk(steps []step, connections int) (string, error) {
 	w.begin("start")
 	err := w.prepare()
