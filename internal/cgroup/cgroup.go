@@ -104,17 +104,23 @@ func (e *Error) Error() string {
 // Is makes the error match errors.ErrUnsupported.
 func (e *Error) Is(target error) bool { return target == errors.ErrUnsupported }
 
+// IsWhole reports whether a directory of a cgroup2 file system is the root of the whole hierarchy, not of a container's
+// part. The root of the whole has inode 1 (cgroup_setup_root, kernel/cgroup/cgroup.c).
+func IsWhole(path string) bool {
+	var dir unix.Stat_t
+	return unix.Stat(path, &dir) == nil && dir.Ino == 1
+}
+
 // Root returns the mount point of the cgroup2 hierarchy: /sys/fs/cgroup, or /sys/fs/cgroup/unified on hosts that have
 // version 1 as well. A container may have a part of the hierarchy there. The error is a *Error if there is none.
 func Root() (string, error) {
 	part := ""
 	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		var mount unix.Statfs_t
-		var dir unix.Stat_t
-		if unix.Statfs(path, &mount) != nil || mount.Type != unix.CGROUP2_SUPER_MAGIC || unix.Stat(path, &dir) != nil {
+		if unix.Statfs(path, &mount) != nil || mount.Type != unix.CGROUP2_SUPER_MAGIC {
 			continue
 		}
-		if dir.Ino == 1 { // the root of the whole has that inode (cgroup_setup_root, kernel/cgroup/cgroup.c)
+		if IsWhole(path) {
 			return path, nil
 		}
 		part = cmp.Or(part, path)

@@ -78,7 +78,10 @@ func (l *Lab) addEndpoints(ctx context.Context, d *datapath.Datapath, pods ...st
 const podNamespace = "default"
 
 func (l *Lab) addSocketTranslation(ctx context.Context) error {
-	for _, place := range []string{Host, PodA, PodB} {
+	for _, place := range []string{Host, HostB, PodA, PodB} {
+		if l.namespaces[place] == nil {
+			continue
+		}
 		if _, err := l.datapath.Sockets().Put(ctx, owner, l.namespaces[place], datapath.HostScope); err != nil {
 			return fmt.Errorf("%s: %w", place, err)
 		}

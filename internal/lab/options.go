@@ -96,7 +96,8 @@ type Options struct {
 	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket with the kernel's
 	// datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or ebpf-tc with eBPF.
 	Via string `json:"via"`
-	// Services is the number of IPv4 services in topology pod-links, at most [MaxServices]; 0 means only its own.
+	// Services is the number of IPv4 services in topologies pod-links and two-hosts, at most [MaxServices]; 0 means only
+	// its own, and with eBPF per packet in topology two-hosts none.
 	Services int `json:"services,omitempty"`
 	// Ports are further ports of the service of pod-a, after [ServicePort], in topology pod-links; 0 is none.
 	Ports [MaxPorts]uint16 `json:"ports,omitzero"`
@@ -181,6 +182,12 @@ func checkName(name string) error {
 }
 
 func (o Options) hostsOnly() bool { return o.Link == LinkHost || o.Link == LinkHostBridge }
+
+// hasServices reports whether the lab has services. Topology two-hosts with eBPF per packet has none unless a number is
+// set: its usual labs measure the overlay alone.
+func (o Options) hasServices() bool {
+	return o.Services > 0 || o.Via != ViaNone && o.Via != ViaEBPFTC && o.Topology == TopologyTwoHosts
+}
 
 func (o Options) hasOverlay() bool { return o.Overlay != "" && o.Overlay != OverlayNone }
 

@@ -111,6 +111,34 @@ func (l *Lab) addServices(ctx context.Context) error {
 	return nil
 }
 
+// addHostServices adds the services of pod-a to two hosts: rules on both, as kube-proxy does, or the datapath of
+// host-b, where the client is.
+func (l *Lab) addHostServices(ctx context.Context, hosts []*host) error {
+	services := l.Options.services(OtherBackends)
+	switch l.Options.Via {
+	case ViaIPTables, ViaNFTables, ViaIPVS:
+		for _, h := range hosts {
+			p, err := openProxy(l.Options.Via, h.ns)
+			if err == nil {
+				err = p.write(ctx, proxyRules{Services: services, PodCIDRs: h.podCIDRs, Sorted: true})
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", h.place, err)
+			}
+		}
+		return nil
+	}
+	if l.datapath == nil {
+		if err := l.openDatapath(ctx); err != nil {
+			return err
+		}
+	}
+	if _, err := l.datapath.Services().Apply(ctx, owner, services); err != nil || l.Options.Via != ViaEBPFSocket {
+		return err
+	}
+	return l.addSocketTranslation(ctx)
+}
+
 // WriteServices writes the services of a lab without any, by the lab's implementation, as after a start.
 func (l *Lab) WriteServices(ctx context.Context, services []service.Service) error {
 	if l.datapath != nil {

@@ -65,6 +65,20 @@ func TestManyServices(t *testing.T) {
 	}
 }
 
+// TestServicesOfTwoHosts reaches the service of pod-a from the other host.
+func TestServicesOfTwoHosts(t *testing.T) {
+	s := store(t)
+	for via, o := range serviceWays() {
+		t.Run(via, func(t *testing.T) {
+			testkit.RequireMode(t, o.Probe())
+			o.Topology, o.Overlay, o.Services = lab.TopologyTwoHosts, lab.OverlayVXLAN, 3
+			l := up(t, s, options(o))
+			testkit.Echo(t, place(t, l, lab.PodA), "tcp", netip.AddrPortFrom(lab.PodAIPs[0], lab.ServicePort).String())
+			reaches(t, place(t, l, lab.PodB), lab.Services()[0].Frontend, true)
+		})
+	}
+}
+
 func policyWays(rules int) map[string]lab.Options {
 	return map[string]lab.Options{
 		lab.ViaIPTables: {Link: "veth", Policy: lab.ViaIPTables, PolicyRules: rules},

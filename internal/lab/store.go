@@ -31,6 +31,8 @@ const DefaultDir = "/run/mustang"
 type Store struct {
 	Dir     string // the directory. Up creates it.
 	Program string // the static mustang that containers run; empty means the running program
+	// Groupless makes no control groups: in a pod that sees those of its whole node, a killed lab would leave one there.
+	Groupless bool
 }
 
 // Info is the record of a lab.
@@ -241,7 +243,7 @@ func (i Info) ServiceNames() []string {
 	switch {
 	case i.File != nil:
 		return i.File.ServiceNames()
-	case i.Topology == TopologyPodLinks && i.Via != ViaNone:
+	case i.Topology == TopologyPodLinks && i.Via != ViaNone, i.Topology == TopologyTwoHosts && i.hasServices():
 		return []string{serviceName}
 	}
 	return nil

@@ -78,6 +78,11 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 			}
 		}
 	}
+	if l.Options.Topology == TopologyTwoHosts && l.Options.hasServices() {
+		if err := l.addHostServices(ctx, hosts); err != nil {
+			return err
+		}
+	}
 	if l.ovsDatapath == OVSUserSpace {
 		for _, h := range hosts {
 			if err := rtnl.In(h.ns).DisableOffloads(Uplink); err != nil {

@@ -163,8 +163,8 @@ func (c *sampleCheck) checkConnections() {
 	switch {
 	case c.Lab.NetfilterCall && c.Lab.Via != lab.ViaEBPFSocket: // socket translation needs no rules
 		tracker = "the bridged packets did not pass the host's rules"
-	case ByRules(c.Lab.Via) && c.Route == nil && c.Target == result.TargetPodIP &&
-		(c.traits().Routed || c.Client == lab.Host): // the path leads by the IP layer of the host with the rules
+	case ByRules(c.Lab.Via) && c.Target == result.TargetPodIP &&
+		(c.Route != nil || c.traits().Routed || c.Client == lab.Host): // it leads by the IP layer of a host with the rules
 		tracker = "the kernel's connection table: no entry of the connection, which passes the rules of the service proxy"
 	case c.policyRules():
 		tracker = "the kernel's connection table: no entry of the connection, which the rules of the policy track"
