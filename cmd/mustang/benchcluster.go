@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
@@ -41,15 +42,12 @@ The exit code is 1 if a row failed.`,
   mustang bench cluster --only pod-ip --workload tcp_rr --quick
   mustang compare results/before results/after`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch nodes := where.Nodes; {
-			case len(nodes) > 2:
-				return cli.Usage(errors.New("--nodes: want one node or two"))
-			case len(nodes) == 2 && nodes[0] == nodes[1]:
-				return cli.Usage(fmt.Errorf("--nodes: %s twice: want one node or two", nodes[0]))
-			}
 			unknown := suites.Cluster(suites.ClusterPlacement{}, suites.ClusterPlacement{})
-			var err error
-			if o.Suites, err = flags.traffic.Apply([]suites.Suite{unknown}); err == nil {
+			err := checkNodes(where.Nodes)
+			if err == nil {
+				o.Suites, err = flags.traffic.Apply([]suites.Suite{unknown})
+			}
+			if err == nil {
 				err = flags.parse(cmd, &o)
 			}
 			if err == nil {
@@ -58,24 +56,44 @@ The exit code is 1 if a row failed.`,
 			if err != nil {
 				return cli.Usage(err)
 			}
-			if where.Access.Kubeconfig != "" {
-				if err := kube.CheckFile(where.Access.Kubeconfig); err != nil {
-					return err
-				}
+			if err := checkAccess(where.Access); err != nil {
+				return err
 			}
 			return c.runCluster(cmd, o, where, flags)
 		},
 	}
 	f := cmd.Flags()
+	addCluster(f, &where)
+	f.BoolVar(&where.IPv6, "ipv6", false, "measure the IPv6 addresses of a dual-stack cluster")
+	flags.add(cmd, &o)
+	f.Lookup("slice").Usage = "how long a connection carries load before the next one's turn (default 20ms)"
+	return cmd
+}
+
+// addCluster adds the flags that select a cluster, and nodes of it.
+func addCluster(f *pflag.FlagSet, where *clusterbench.Options) {
 	f.StringVar(&where.Access.Kubeconfig, "kubeconfig", "",
 		"file with the cluster and its user (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
 	f.StringVar(&where.Access.Context, "context", "", "context in that file (default: its current one)")
 	f.StringSliceVar(&where.Nodes, "nodes", nil, "nodes of the clients and of the servers across: one or two names")
 	f.StringVar(&where.Image, "image", clusterImage, "image with this version of mustang at "+clusterbench.Program)
-	f.BoolVar(&where.IPv6, "ipv6", false, "measure the IPv6 addresses of a dual-stack cluster")
-	flags.add(cmd, &o)
-	f.Lookup("slice").Usage = "how long a connection carries load before the next one's turn (default 20ms)"
-	return cmd
+}
+
+func checkNodes(nodes []string) error {
+	switch {
+	case len(nodes) > 2:
+		return errors.New("--nodes: want one node or two")
+	case len(nodes) == 2 && nodes[0] == nodes[1]:
+		return fmt.Errorf("--nodes: %s twice: want one node or two", nodes[0])
+	}
+	return nil
+}
+
+func checkAccess(to clusterbench.Access) error {
+	if to.Kubeconfig == "" {
+		return nil
+	}
+	return kube.CheckFile(to.Kubeconfig)
 }
 
 func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbench.Options,

@@ -98,14 +98,14 @@ func (c *config) runHere(ctx context.Context, stdout, stderr io.Writer, args ...
 func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
-		c.bench(), c.explain(), c.report(), c.compare(),
+		c.bench(), c.advise(), c.explain(), c.report(), c.compare(),
 		cli.Group("lab", "Labs: whole networks in namespaces, for experiments", c.labUp(), c.labList(), c.labExec(),
 			c.labDown()),
 		c.links(), c.probe(), c.tun(),
 		cli.Group("cni", "Install or uninstall the CNI plugin for container runtimes", c.cniInstall(), c.cniStatus(),
 			c.cniUninstall()),
 		c.agent(), node.Sysdump(c.Config, c.runHere), manual(), c.version())
-	root.AddCommand(c.hidden()...)
+	root.AddCommand(append(c.hidden(), c.adviseLabs())...)
 	root.AddCommand(node.Commands(c.Config)...)
 	root.AddCommand(traffic.Commands(c.Config)...)
 	root.Long = `Mustang connects pods on Linux, gives them cluster IPs by eBPF, and measures which
@@ -114,7 +114,7 @@ way of doing so is the fastest on this machine.
 Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 	root.Example = "  mustang bench"
 	for _, group := range [][2]string{
-		{"Measure:", "bench explain report compare lab"},
+		{"Measure:", "bench advise explain report compare lab"},
 		{"Run:", "agent cni ep svc policy uplink socket datapath reset tun"},
 		{"Look:", "status monitor counters conntrack links metrics probe sysdump"},
 	} {

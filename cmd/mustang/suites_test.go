@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,4 +122,35 @@ func TestHelpOfSuites(t *testing.T) {
 	_, helpOfExplain, _ := command(t, nil, "explain", "--help")
 	testkit.Check(t, !strings.Contains(help+helpOfExplain, "set by --vm"),
 		"an internal flag is in the help:\n%s%s", help, helpOfExplain)
+}
+
+// TestAdviceLabs measures the labs of advices: traffic takes the paths that the rows claim.
+func TestAdviceLabs(t *testing.T) {
+	testkit.NotInGuest(t)
+	testkit.RequireRoot(t)
+	testkit.RequireTool(t, "nft")
+	testkit.RequireTool(t, "iptables")
+	program := staticProgram(t, "mustang")
+	for _, translation := range []string{"packets", "sockets"} {
+		t.Run(translation, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), program, adviseLabsCommand,
+				`{"link": "bridge", "proxy": "iptables", "overlay": "vxlan", "services": 20}`, "15s")
+			if translation == "sockets" {
+				cmd.Args = append(cmd.Args, "--groups")
+			}
+			cmd.Env = append(os.Environ(), envStateDir+"="+filepath.Join(t.TempDir(), "s"))
+			var errs strings.Builder
+			cmd.Stderr = &errs
+			out, err := cmd.Output()
+			testkit.Require(t, err == nil, "%v: %s", err, errs.String())
+			var file result.File
+			testkit.Succeed(t, json.Unmarshal(out, &file))
+			for _, row := range file.Rows {
+				testkit.Check(t, row.Status != result.StatusFailed, "%s %s: %s", row.ID, row.Workload, row.Reason)
+			}
+			bySocket := slices.ContainsFunc(file.Rows, func(r result.Row) bool { return r.Via == result.ViaEBPFSocket })
+			testkit.Check(t, bySocket == (translation == "sockets"), "rows by sockets: %t", bySocket)
+			testkit.Check(t, len(file.Rows) >= 3*20, "%d rows", len(file.Rows))
+		})
+	}
 }

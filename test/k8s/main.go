@@ -17,6 +17,7 @@
 //	build/k8s -nodes native netpol-api v1beta1               # the conformance tests of network-policy-api
 //	build/k8s -nodes vxlan way beside                        # from flannel and kube-proxy to Mustang, and back
 //	build/k8s peers -time 1h -o docs/peers.md                # other networks beside Mustang, measured in turns
+//	build/k8s advise flannel-vxlan                           # what advise predicts on it, beside a Mustang cluster
 //
 // It takes the image and the manifest of `make image` and `make manifest`. Each list of flags means a cluster for each
 // combination, one after the other. test runs a smoke test first, then the specs; -record keeps how they ended, and
@@ -63,6 +64,7 @@ type runner struct {
 	cluster               cluster.Options
 	selection             cluster.Selection
 	cache, record         string
+	time                  time.Duration
 	args                  []string // without a command for a node
 	failed                bool
 }
@@ -77,6 +79,7 @@ const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [-record FILE] table DOCUMENT
        k8s [FLAGS] -nodes native|vxlan way beside|network
        k8s [FLAGS] peers [-peers LIST] [-time TIME] [-o DOCUMENT]
+       k8s [FLAGS] [-time TIME] advise NETWORK
 
 Groups of specs: conformance, others, netpol, short. Without a group: those of -focus and -skip, or the smoke test alone.
 
@@ -98,6 +101,7 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	flags.StringVar(&r.selection.Focus, "focus", "", "test, netpol-api: `pattern` of the names of specs to run")
 	flags.StringVar(&r.selection.Skip, "skip", "", "test: `pattern` of the names of specs not to run")
 	flags.DurationVar(&r.selection.Timeout, "timeout", 40*time.Minute, "test: how long the specs of a cluster may take")
+	flags.DurationVar(&r.time, "time", 4*time.Minute, "advise: how long to measure each cluster")
 	flags.StringVar(&r.cache, "cache", "/var/cache/mustang/k8s", "`directory` that keeps what is built")
 	flags.StringVar(&r.cluster.Dir, "dir", "build/k8s-cluster",
 		"`directory` for the files of the cluster, and for its logs, which stay")
@@ -148,6 +152,8 @@ func (r *runner) main(ctx context.Context, args []string) int {
 			return exitMisuse
 		}
 		err = r.compare(ctx, o)
+	case command == "advise" && flags.NArg() == 2:
+		err = r.advise(ctx, group)
 	case command == "build" && flags.NArg() == 1:
 		err = r.build(ctx)
 	case command == "up" && flags.NArg() == 1:

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"mustang/internal/advise"
 	"mustang/internal/kube"
 )
 
@@ -109,6 +110,43 @@ func (a *api) removeNamespace(note func(string)) error {
 	return fmt.Errorf("remove namespace %s: %w", a.namespace, err)
 }
 
+const (
+	pageItems = 500
+	readTime  = 2 * time.Minute // limits the reading of all objects of a kind
+)
+
+// Reader returns a function that reads objects of the cluster.
+func (a Access) Reader() (advise.Reader, error) {
+	api, err := a.connect()
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, kind advise.Kind, do func(advise.Object)) error {
+		ctx, cancel := context.WithTimeout(ctx, readTime)
+		defer cancel()
+		from := api.dynamic.Resource(kind.GroupVersionResource)
+		if kind.Name != "" {
+			o, err := from.Namespace(kind.Namespace).Get(ctx, kind.Name, metav1.GetOptions{})
+			if err == nil {
+				do(*o)
+			}
+			return err
+		}
+		for page := (metav1.ListOptions{Limit: pageItems}); ; {
+			found, err := from.List(ctx, page)
+			if err != nil {
+				return err
+			}
+			for _, o := range found.Items {
+				do(o)
+			}
+			if page.Continue = found.GetContinue(); page.Continue == "" {
+				return nil
+			}
+		}
+	}, nil
+}
+
 // ExecCommand is the hidden subcommand of mustang whose main calls [Exec].
 const ExecCommand = "cluster-exec"
 
@@ -130,6 +168,7 @@ func (a Access) connect() (*api, error) {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
 	config.UserAgent = "mustang-bench"
+	config.QPS, config.Burst = 20, 50 // requests per second, and at once
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {

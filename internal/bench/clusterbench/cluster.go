@@ -4,6 +4,9 @@
 package clusterbench
 
 import (
+	"context"
+	"errors"
+	"io"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -14,6 +17,7 @@ import (
 
 	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
+	"mustang/internal/kube"
 	"mustang/internal/load"
 	"mustang/internal/result"
 )
@@ -26,6 +30,7 @@ type Options struct {
 	Access  Access
 	Nodes   []string          // the names of the node of all clients and of the further one; empty means any
 	Image   string            // has this version of mustang at [Program]
+	Lab     bool              // adds a privileged pod on the first node, in which labs can be built
 	IPv6    bool              // measures the IPv6 addresses instead of the IPv4 addresses
 	Longest time.Duration     // after it the pods end by themselves
 	Note    func(text string) // prints a line about the progress
@@ -40,6 +45,7 @@ type Cluster struct {
 	pods     []*pod
 	services map[string]netip.Addr // cluster IPs by the name of the server's pod
 	hostless string                // why the cluster lacks pods in the networks of nodes; "" if it has them
+	labless  string                // why the cluster lacks the pod of labs; "" if it has it
 	notes    []string
 	machine  host.Description
 }
@@ -48,6 +54,7 @@ type pod struct {
 	name, node string
 	host       bool // in the network of its node
 	server     bool
+	lab        bool // privileged, for labs
 	port       uint16
 	id         string // its name in the cluster
 	addresses  []netip.Addr
@@ -68,10 +75,20 @@ const (
 	sameServer         = "server-same-node"
 	twoServer          = "server-two-nodes"
 	onHost             = "host-"
+	labs               = "labs"
 )
 
 // Close removes the namespace with all that is in it.
 func (c *Cluster) Close() error { return c.api.removeNamespace(c.options.Note) }
+
+// RunLab runs mustang with arguments in the pod of labs, which [Options] asked for.
+func (c *Cluster) RunLab(ctx context.Context, stdout, stderr io.Writer, args ...string) error {
+	if c.labless != "" {
+		return errors.New(c.labless)
+	}
+	return c.api.exec(ctx, c.pod(labs).id, append([]string{Program}, args...),
+		kube.ExecStreams{Stdout: stdout, Stderr: stderr})
+}
 
 const errOneNode = "the cluster has one node that is ready and takes pods, and this path is across two"
 

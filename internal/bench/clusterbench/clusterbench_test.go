@@ -16,8 +16,10 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"mustang/internal/advise"
 	"mustang/internal/bench/suites"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
@@ -235,6 +237,45 @@ func TestHostPodsRefused(t *testing.T) {
 			t.Errorf("path %s to %s: skipped for %q", p.ID, p.Connect, p.Skip)
 		}
 	}
+}
+
+// TestPodOfLabs has a privileged pod for labs, which runs Mustang's commands; or the reason why the cluster refuses it.
+func TestPodOfLabs(t *testing.T) {
+	f := startFake(t, "a")
+	c, err := f.up(t, func(o *Options) { o.Lab = true })
+	testkit.Succeed(t, err)
+	for _, job := range f.jobs {
+		privileged := job.Spec.Template.Spec.Containers[0].SecurityContext.Privileged
+		if is := privileged != nil && *privileged; is != (job.Name == labs) || job.Spec.Template.Spec.HostNetwork && is {
+			t.Errorf("job %s is privileged: %t", job.Name, is)
+		}
+	}
+	testkit.Succeed(t, c.RunLab(t.Context(), io.Discard, io.Discard, "a", "b"))
+	if want := labs + "-x: " + Program + " a b"; !slices.Contains(f.execs, want) {
+		t.Errorf("commands %q, want %q", f.execs, want)
+	}
+	c.labless = "refused"
+	err = c.RunLab(t.Context(), io.Discard, io.Discard, "a")
+	testkit.Check(t, err != nil && err.Error() == "refused", "error %v of a refused pod", err)
+	testkit.Succeed(t, c.Close())
+}
+
+// TestReaderReadsLists reads all objects of a kind, and one.
+func TestReaderReadsLists(t *testing.T) {
+	f := startFake(t, "a", "b")
+	read, err := (Access{Kubeconfig: f.Kubeconfig(t)}).Reader()
+	testkit.Succeed(t, err)
+	kind := advise.Kind{GroupVersionResource: nodes}
+	var names []string
+	name := func(o advise.Object) { names = append(names, o.GetName()) }
+	testkit.Succeed(t, read(t.Context(), kind, name))
+	testkit.Check(t, slices.Equal(names, []string{"a", "b"}), "nodes %q", names)
+	kind.Name = "b"
+	testkit.Succeed(t, read(t.Context(), kind, name))
+	testkit.Check(t, slices.Equal(names, []string{"a", "b", "b"}), "nodes %q", names)
+	kind.Name = "c"
+	err = read(t.Context(), kind, name)
+	testkit.Check(t, apierrors.IsNotFound(err), "error %v for a node that does not exist", err)
 }
 
 // TestReasons checks the error of a failed start, and that nothing is left.

@@ -139,7 +139,7 @@ func (c *Cluster) start(ctx context.Context, p *pod) error {
 		command = append(command, fmt.Sprintf(":%d", probePort))
 	}
 	_, err := c.api.create(ctx, jobs, map[string]any{"Name": p.name, "Longest": c.options.Longest, "Host": p.host,
-		"Node": p.node, "Container": container, "Image": c.options.Image, "Command": command})
+		"Lab": p.lab, "Node": p.node, "Container": container, "Image": c.options.Image, "Command": command})
 	return err
 }
 

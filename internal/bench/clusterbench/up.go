@@ -71,6 +71,9 @@ func (c *Cluster) plan() {
 	if len(c.nodes) > 1 {
 		add(twoServer, c.nodes[1], true)
 	}
+	if c.options.Lab {
+		c.pods = append(c.pods, &pod{name: labs, node: c.nodes[0].Name, lab: true})
+	}
 }
 
 // podsTime is how long pods may take until they run. After quietTime the run prints what they wait for.
@@ -115,13 +118,17 @@ func (c *Cluster) await(ctx context.Context) error {
 // look returns what the first pod that does not run waits for, or "" if all run. An error is final.
 func (c *Cluster) look(all []corev1.Pod) (waiting string, err error) {
 	for _, p := range c.pods {
-		if p.host && c.hostless != "" {
+		if p.host && c.hostless != "" || p.lab && c.labless != "" {
 			continue
 		}
 		i := slices.IndexFunc(all, func(o corev1.Pod) bool { return o.Labels[named] == p.name })
 		if i < 0 {
-			if refused := c.warnings(p.name); p.host && refused != "" {
+			switch refused := c.warnings(p.name); {
+			case p.host && refused != "":
 				c.hostless = fmt.Sprintf("the cluster takes no pods with the network of a node%s", refused)
+				continue
+			case p.lab && refused != "":
+				c.labless = fmt.Sprintf("the cluster takes no privileged pods%s", refused)
 				continue
 			}
 			waiting = cmp.Or(waiting, fmt.Sprintf("pod %s is not made%s", p.name, c.warnings(p.name)))

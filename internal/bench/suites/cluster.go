@@ -5,18 +5,13 @@ package suites
 import (
 	"net/netip"
 
+	"mustang/internal/advise"
 	"mustang/internal/bench/evidence"
 	"mustang/internal/result"
 )
 
 // ClusterName is the name of the suite of a Kubernetes cluster.
 const ClusterName = "cluster"
-
-// Placements of a cluster's suite, the ends of the IDs of its paths.
-const (
-	SameNode = "same-node"
-	TwoNodes = "two-nodes"
-)
 
 // ClusterPlacement locates the ends of the paths of a placement.
 type ClusterPlacement struct {
@@ -52,8 +47,8 @@ func Cluster(same, two ClusterPlacement) Suite {
 	}
 	s.Report.Notes = []string{"Client and server run where the nodes' schedulers put them, on one CPU or on two. " +
 		"Intervals are over processes: the nodes, the pods and their addresses stay the same for the whole run."}
-	s.addPlacement("same node", SameNode, same, nil)
-	s.addPlacement("two nodes", TwoNodes, two, &evidence.Route{TwoHosts: true})
+	s.addPlacement("same node", advise.SameNode, same, nil)
+	s.addPlacement("two nodes", advise.TwoNodes, two, &evidence.Route{TwoHosts: true})
 	return s
 }
 

@@ -9,19 +9,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/advise"
 	"mustang/internal/kube"
 )
-
-// foreignWords are in the names of other networks' devices and DaemonSets.
-var foreignWords = []string{"antrea", "aws-node", "cali", "canal", "cilium", "cni0", "flannel", "kindnet",
-	"kube-bridge", "kube-router", "ovn", "weave"}
-
-func isForeign(name string) bool {
-	return slices.ContainsFunc(foreignWords, func(word string) bool { return strings.Contains(name, word) })
-}
 
 // checkCluster checks the cluster of a kubeconfig: the ranges of nodes, DaemonSets of other networks.
 func (p *preflight) checkCluster(ctx context.Context) error {
@@ -69,10 +61,10 @@ func (p *preflight) checkDaemonSets(ctx context.Context, client *kube.Client) er
 	var others []string
 	proxied := false
 	for _, s := range sets.Items {
-		if isForeign(s.Metadata.Name) {
+		if advise.IsOther(s.Metadata.Name) {
 			others = append(others, s.Metadata.Namespace+"/"+s.Metadata.Name)
 		}
-		proxied = proxied || s.Metadata.Name == "kube-proxy"
+		proxied = proxied || advise.IsProxy(s.Metadata.Name)
 	}
 	if proxied {
 		p.fail("kube-proxy's DaemonSet", "kubectl -n kube-system delete daemonset/kube-proxy configmap/kube-proxy",

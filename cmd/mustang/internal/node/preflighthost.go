@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/advise"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/netstat"
@@ -149,7 +150,7 @@ func (p *preflight) checkPlugins(context.Context) error {
 	devices, err := rtnl.In(p.host).Devices()
 	var left []string
 	for _, d := range devices {
-		if isForeign(d.Name) {
+		if advise.IsOther(d.Name) {
 			left = append(left, d.Name)
 		}
 	}

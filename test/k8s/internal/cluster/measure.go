@@ -32,6 +32,7 @@ type Bench struct {
 	Rows []struct {
 		ID, Workload, Status, Repeats string
 		Median                        float64
+		CI95                          *[2]float64
 		CPU                           float64 `json:"cpu_us_per_unit"`
 	}
 }
@@ -51,6 +52,49 @@ func (c *Cluster) Bench(flags ...string) (b Bench, err error) {
 		err = json.Unmarshal(data, &b)
 	}
 	return b, err
+}
+
+// Advice is what is read of an advice of `mustang advise`.
+type Advice struct {
+	Rows []struct {
+		Path, Workload string
+		Now            Estimate
+		Predicted      map[string]struct{ Ratio, Figure Estimate }
+	}
+}
+
+// Estimate is a figure with its interval; nil: unknown.
+type Estimate struct {
+	Value float64
+	CI95  *[2]float64
+}
+
+// Advise runs `mustang advise` with flags, and returns its advice and what it prints. It interrupts another one first:
+// neither leaves an object.
+func (c *Cluster) Advise(flags ...string) (a Advice, text string, err error) {
+	dir := c.path("log", "advise")
+	if err := os.RemoveAll(dir); err != nil {
+		return a, "", err
+	}
+	before, err := c.objects()
+	if err != nil {
+		return a, "", err
+	}
+	args := append([]string{"advise", "--out", dir}, flags...)
+	if err := c.interrupt(before, args); err != nil {
+		return a, "", err
+	}
+	cmd := c.mustang(args...)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return a, "", fmt.Errorf("advise: %w: %s", err, stderr.String())
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "latest", "advice.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &a)
+	}
+	return a, stdout.String(), errors.Join(err, c.unchanged("advise", before))
 }
 
 // Pause stops all processes of the nodes, so that another cluster has the machine alone.

@@ -188,7 +188,7 @@ func (c *Cluster) interrupt(before []string, args []string) error {
 		running, err := c.kubectl(nil, "get", "pod", "-A", "-l", "app.kubernetes.io/managed-by=mustang-bench",
 			"--field-selector=status.phase=Running", "-o", "name")
 		if err == nil && running == "" {
-			err = errors.New("bench cluster has no pod that runs")
+			err = errors.New(args[0] + " has no pod that runs")
 		}
 		return err
 	})
@@ -196,9 +196,9 @@ func (c *Cluster) interrupt(before []string, args []string) error {
 		return errors.Join(err, failed, cmd.Wait())
 	}
 	if ended := cmd.Wait(); ended == nil {
-		err = errors.Join(err, errors.New("bench cluster ended well though it was interrupted"))
+		err = errors.Join(err, errors.New(args[0]+" ended well though it was interrupted"))
 	}
-	if err = errors.Join(err, c.unchanged("bench cluster that was interrupted", before)); err != nil {
+	if err = errors.Join(err, c.unchanged(args[0]+" that was interrupted", before)); err != nil {
 		err = fmt.Errorf("%w: %s", err, said.String())
 	}
 	return err

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package advise_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"mustang/internal/advise"
+	"mustang/internal/result"
+	"mustang/internal/testkit"
+)
+
+// server has objects in JSON by the name of their kind, "nodes" or "ciliumnetworkpolicies.cilium.io". Other kinds are
+// unknown, except for forbidden ones.
+type server struct {
+	objects   map[string][]string
+	forbidden string
+}
+
+func (s server) read(_ context.Context, kind advise.Kind, do func(advise.Object)) error {
+	name := kind.GroupResource().String()
+	if name == s.forbidden {
+		return apierrors.NewForbidden(kind.GroupResource(), kind.Name, nil)
+	}
+	for _, text := range s.objects[name] {
+		var o advise.Object
+		if err := json.Unmarshal([]byte(text), &o.Object); err != nil {
+			return err
+		}
+		if kind.Name == "" || o.GetName() == kind.Name && o.GetNamespace() == kind.Namespace {
+			do(o)
+		}
+	}
+	if s.objects[name] == nil {
+		return apierrors.NewNotFound(kind.GroupResource(), kind.Name)
+	}
+	return nil
+}
+
+func node(name, more string) string {
+	return fmt.Sprintf(`{"kind": "Node", "apiVersion": "v1", "metadata": {"name": %q%s}, "spec": {"podCIDRs": ["10.0.0.0/24"]},
+		"status": {"nodeInfo": {"kernelVersion": "6.12.0-1", "operatingSystem": "linux"}}}`, name, more)
+}
+
+func object(kind, namespace, name, more string) string {
+	version, kind, _ := strings.Cut(kind, " ")
+	return fmt.Sprintf(`{"apiVersion": %q, "kind": %q, "metadata": {"namespace": %q, "name": %q}%s}`, version, kind,
+		namespace, name, more)
+}
+
+func daemonSet(name string) string { return object("apps/v1 DaemonSet", "kube-system", name, "") }
+
+func configMap(name, data string) string {
+	return object("v1 ConfigMap", "kube-system", name, `, "data": `+data)
+}
+
+const daemonSets = "daemonsets.apps"
+
+func proxyMode(mode string) string {
+	return configMap("kube-proxy", fmt.Sprintf(`{"config.conf": %q}`, "kind: KubeProxyConfiguration\nmode: "+mode+"\n"))
+}
+
+// TestNetworksAreFound reads what API servers show of networks, and what labs build of it.
+func TestNetworksAreFound(t *testing.T) {
+	flannel := node("a", `, "annotations": {"flannel.alpha.coreos.com/backend-type": "vxlan"}`)
+	pool := func(vxlan, ipip string) string {
+		return object("crd.projectcalico.org/v1 IPPool", "", "p", fmt.Sprintf(`, "spec": {"vxlanMode": %q, "ipipMode": %q}`,
+			vxlan, ipip))
+	}
+	for name, c := range map[string]struct {
+		objects              map[string][]string
+		link, proxy, overlay string // flags
+		want                 string // of the network, or of an error
+	}{
+		"flannel by annotation": {map[string][]string{"nodes": {flannel}, "configmaps": {proxyMode(`"nftables"`)}},
+			"", "", "", "flannel vxlan nftables: bridge"},
+		"default mode": {map[string][]string{"nodes": {flannel}, daemonSets: {daemonSet("kube-proxy")}}, "", "", "",
+			"flannel vxlan iptables: bridge"},
+		"empty mode": {map[string][]string{"nodes": {flannel}, "configmaps": {proxyMode(`""`)}}, "", "", "",
+			"flannel vxlan iptables: bridge"},
+		"flag of the mode": {map[string][]string{"nodes": {flannel}}, "", "nftables", "", "flannel vxlan nftables: bridge"},
+		"unknown mode":     {map[string][]string{"nodes": {flannel}}, "", "", "", "add --proxy iptables"},
+		"mode of no lab": {map[string][]string{"nodes": {flannel}}, "", "ipvs", "",
+			"flannel vxlan ipvs: labs lack the path of kube-proxy's mode ipvs"},
+		"Calico": {map[string][]string{"nodes": {node("a", "")}, daemonSets: {daemonSet("calico-node")},
+			"ippools.crd.projectcalico.org": {pool("Always", "Never")}}, "", "iptables", "", "Calico vxlan iptables: veth"},
+		"Calico with IPIP": {map[string][]string{"nodes": {node("a", "")}, daemonSets: {daemonSet("calico-node")},
+			"ippools.crd.projectcalico.org": {pool("Never", "Always")}}, "", "iptables", "",
+			"Calico ipip iptables: labs lack the tunnel ipip"},
+		"Calico between subnets": {map[string][]string{"nodes": {node("a", "")}, daemonSets: {daemonSet("calico-node")},
+			"ippools.crd.projectcalico.org": {pool("CrossSubnet", "Never")}}, "", "iptables", "", "add --overlay vxlan or none"},
+		"Cilium": {map[string][]string{"nodes": {node("a", "")}, daemonSets: {daemonSet("cilium")}, "configmaps": {
+			configMap("cilium-config", `{"routing-mode": "native", "kube-proxy-replacement": "true"}`)}}, "", "", "",
+			"Cilium none none: labs lack a path like the one of Cilium"},
+		"unknown":      {map[string][]string{"nodes": {node("a", "")}}, "", "", "", "--link bridge or veth: the pods' links; --proxy"},
+		"all by flags": {map[string][]string{"nodes": {node("a", "")}}, "veth", "nftables", "none", " none nftables: veth"},
+		"Mustang": {map[string][]string{"nodes": {node("a", "")}, daemonSets: {daemonSet("mustang")}}, "", "", "",
+			"mustang bench cluster"},
+		"chained Mustang": {map[string][]string{"nodes": {flannel}, daemonSets: {daemonSet("mustang")}}, "", "none", "",
+			"flannel vxlan none: labs lack the path of kube-proxy's mode none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := advise.Read(t.Context(), server{objects: c.objects}.read)
+			testkit.Succeed(t, err)
+			err = found.Choose(c.link, c.proxy, c.overlay)
+			if err != nil {
+				testkit.Check(t, strings.Contains(err.Error(), c.want), "error %v, want %q", err, c.want)
+				return
+			}
+			got := found.Network + " " + found.Overlay + " " + found.Proxy + ": "
+			if m, err := found.Model(); err == nil {
+				got += m.Link
+			} else {
+				got += err.Error()
+			}
+			testkit.Check(t, got == c.want, "network %q, want %q", got, c.want)
+		})
+	}
+}
+
+// TestBreaksAreNamed reads a cluster whose objects lose their effect, and kinds that may not be read.
+func TestBreaksAreNamed(t *testing.T) {
+	policy := func(name, spec string) string {
+		return object("networking.k8s.io/v1 NetworkPolicy", "shop", name, `, "spec": `+spec)
+	}
+	service := func(name, spec string) string { return object("v1 Service", "shop", name, `, "spec": `+spec) }
+	all := server{forbidden: "bgppeers.crd.projectcalico.org", objects: map[string][]string{
+		"nodes": {
+			node("a", ""), strings.Replace(node("old", ""), "6.12.0-1", "5.15.0-91-generic", 1),
+			strings.Replace(node("w", ""), `"linux"`, `"windows"`, 1), strings.Replace(node("b", ""), `"10.0.0.0/24"`, "", 1),
+		},
+		"ciliumnetworkpolicies.cilium.io": {
+			object("cilium.io/v2 CiliumNetworkPolicy", "shop", "http", ""), object("cilium.io/v2 CiliumNetworkPolicy", "shop",
+				"dns", ""),
+		},
+		"networkpolicies.networking.k8s.io": {policy("fine", `{"podSelector": {}}`), policy("odd", `{"podSelector": {}, "rate": 1}`)},
+		"ingressclasses.networking.k8s.io": {object("networking.k8s.io/v1 IngressClass", "", "c",
+			`, "spec": {"controller": "cilium.io/ingress-controller"}`)},
+		"ingresses.networking.k8s.io": {
+			object("networking.k8s.io/v1 Ingress", "shop", "web", `, "spec": {"ingressClassName": "c"}`),
+			object("networking.k8s.io/v1 Ingress", "shop", "other", `, "spec": {"ingressClassName": "nginx"}`),
+		},
+		"services": {
+			service("web", `{"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}]}`),
+			service("loop", `{"clusterIP": "10.96.0.8", "clusterIPs": ["10.96.0.8"], "externalIPs": ["127.0.0.1"], "ports": [{"port": 80}]}`),
+			service("headless", `{"clusterIP": "None", "ports": [{"port": 80}]}`),
+		},
+		"endpointslices.discovery.k8s.io": {object("discovery.k8s.io/v1 EndpointSlice", "shop", "web-1",
+			`, "addressType": "IPv4", "ports": [{"port": 80}], "endpoints": [{"addresses": ["10.0.0.2"]}, {"addresses": ["10.0.0.3"]}]`)},
+	}}
+	found, err := advise.Read(t.Context(), all.read)
+	testkit.Succeed(t, err)
+	var got []string
+	for _, b := range found.Breaks {
+		got = append(got, b.Feature+": "+strings.Join(b.Objects, ", "))
+	}
+	for _, want := range []string{
+		"older than 6.6: refused: old (5.15.0-91-generic)", "Windows: refused: w", "without spec.podCIDRs",
+		"ciliumnetworkpolicies.cilium.io: policies of this kind: not enforced: shop/http, shop/dns",
+		"ingresses of Cilium: none, install another controller: shop/web", "policies that Mustang cannot read",
+		"does not serve in full: shop/loop (",
+	} {
+		testkit.Check(t, slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, want) }),
+			"breaks lack %q: %q", want, got)
+	}
+	testkit.Check(t, len(got) == 7, "%d breaks, want 7: %q", len(got), got)
+	testkit.Check(t, found.Ports == 3 && found.Endpoints == 2 && found.Nodes == 4, "cluster %+v", found)
+	if want := []string{"bgppeers.crd.projectcalico.org: forbidden"}; !slices.Equal(found.Unread, want) {
+		t.Errorf("unread %q, want %q", found.Unread, want)
+	}
+	_, err = advise.Read(t.Context(), server{forbidden: "nodes"}.read)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "list nodes"), "error %v without nodes", err)
+}
+
+func row(id, workload string, median, by float64) result.Row {
+	return result.Row{ID: id, Workload: workload, Status: result.StatusOK, Unit: result.UnitTransactions, Median: median,
+		Target: result.TargetPodIP, CI95: &[2]float64{median / by, median * by}}
+}
+
+func ratio(numerator, denominator string, value, by float64) result.Comparison {
+	return result.Comparison{Numerator: numerator, Denominator: denominator, Workload: result.WorkloadTCPRR, Ratio: value,
+		CI95: &[2]float64{value / by, value * by}}
+}
+
+// TestPredictions multiplies figures with ratios of labs, and their intervals on logarithms.
+func TestPredictions(t *testing.T) {
+	const rr = result.WorkloadTCPRR
+	host := row("host/same-node", rr, 1, 1.1)
+	host.Target = result.TargetHostIP
+	cluster := result.File{Rows: []result.Row{
+		host, row("pod-ip/same-node", rr, 1000, math.Exp(0.03)), row("cluster-ip/same-node", rr, 900, math.Exp(0.03)),
+		row("cluster-ip/two-nodes", rr, 500, math.Exp(0.03)), row("pod-ip/two-nodes", rr, 600, math.Exp(0.03)),
+	}}
+	cluster.Rows[2].Target, cluster.Rows[3].Target = result.TargetClusterIP, result.TargetClusterIP
+	cluster.Run.Comparisons = []result.Comparison{ratio("cluster-ip/two-nodes", "pod-ip/two-nodes", 0.8, math.Exp(0.04))}
+	labs := result.File{Rows: []result.Row{{}}}
+	labs.Run.Comparisons = []result.Comparison{
+		ratio("mustang/pod-ip/same-node", "now/pod-ip/same-node", 1.5, math.Exp(0.04)), // on one CPU alone
+		ratio("mustang/cluster-ip/same-node", "now/cluster-ip/same-node", 2, math.Exp(0.01)),
+		ratio("mustang/pod-ip/same-node@2cpus", "now/cluster-ip/same-node@2cpus", 1.5, math.Exp(0.01)),
+		ratio("mustang/cluster-ip/same-node", "mustang/pod-ip/same-node", 1, math.Exp(0.01)),
+		{Numerator: "mustang/pod-ip/two-nodes", Denominator: "now/pod-ip/two-nodes", Workload: rr, Ratio: 3},
+	}
+	near := func(what string, got advise.Figure, value, low, high float64) {
+		t.Helper()
+		same := func(a, b float64) bool { return math.Abs(a/b-1) < 1e-9 }
+		testkit.Check(t, same(got.Value, value) && got.CI95 != nil && same(got.CI95[0], low) && same(got.CI95[1], high),
+			"%s: %+v, want %g (%g to %g)", what, got, value, low, high)
+	}
+	rows := advise.Predict(cluster, labs)
+	testkit.Require(t, len(rows) == 4, "rows %+v", rows)
+	pod := rows[0].Predicted[advise.Switch]
+	near("pod IP's ratio", pod.Ratio, 1.5, 1.5*math.Exp(-0.04), 1.5*math.Exp(0.04))
+	near("pod IP", pod.Figure, 1500, 1500*math.Exp(-0.05), 1500*math.Exp(0.05)) // 3 and 4 make 5
+	low, high := 1.5*math.Exp(-0.01*math.Sqrt2), 2*math.Exp(0.01)               // with what the socket costs
+	near("cluster IP's ratio", rows[1].Predicted[advise.Switch].Ratio, math.Sqrt(low*high), low, high)
+	near("in place of kube-proxy, one node", rows[1].Predicted[advise.Replace].Ratio, math.Sqrt(low*high), low, high)
+	near("in place of kube-proxy, two nodes", rows[2].Predicted[advise.Replace].Ratio, 1.25, 1.25*math.Exp(-0.04),
+		1.25*math.Exp(0.04))
+	labs.Run.Comparisons[3] = ratio("mustang/pod-ip/same-node", "now/cluster-ip/same-node", 2.5, math.Exp(0.01))
+	low, high = 1.5*math.Exp(-0.01), 2.5*math.Exp(0.01) // from per packet to the pod IP
+	near("cluster IP's ratio without sockets", advise.Predict(cluster, labs)[1].Predicted[advise.Switch].Ratio,
+		math.Sqrt(low*high), low, high)
+	testkit.Check(t, len(rows[3].Predicted) == 0, "predictions without an interval: %+v", rows[3].Predicted)
+	testkit.Check(t, len(advise.Predict(cluster, result.File{})[1].Predicted) == 0, "predictions without labs")
+}
+
+// TestTextHasSentencesAndBreaks writes an advice.
+func TestTextHasSentencesAndBreaks(t *testing.T) {
+	gain := func(value, low, high float64) map[string]advise.Prediction {
+		f := func(by float64) advise.Figure {
+			return advise.Figure{Value: value * by, CI95: &[2]float64{low * by, high * by}}
+		}
+		return map[string]advise.Prediction{advise.Switch: {Ratio: f(1), Figure: f(12345)}}
+	}
+	a := advise.Advice{Cluster: advise.Cluster{Nodes: 3, Network: "flannel", Overlay: "vxlan", Proxy: "nftables", Ports: 7,
+		Breaks: []advise.Break{{Feature: "BGP: none", Objects: []string{"a", "b", "c", "d", "e"}}}, Unread: []string{"secrets: forbidden"}},
+		Rows: []advise.Row{
+			{Path: "cluster-ip/same-node", Workload: "tcp_rr", Now: advise.Figure{Value: 12345},
+				Predicted: gain(1.31, 1.24, 1.38)},
+			{Path: "cluster-ip/two-nodes", Workload: "tcp_crr", Now: advise.Figure{Value: 1.234},
+				Predicted: gain(0.98, 0.9, 1.1)},
+		}, Unpredicted: []string{"a reason"}, Notes: advise.Notes("Labs", result.File{Run: result.Run{Notes: []string{
+			"Not reliable: other programs ran.", "other"}}})}
+	var out strings.Builder
+	var rows [][]any
+	testkit.Succeed(t, a.Write(&out, func(_ []string, all [][]any) error { rows = all; return nil }))
+	for _, want := range []string{
+		"Now: flannel, overlay vxlan; kube-proxy's mode: nftables; nodes: 3;",
+		"1. Mustang as the whole network, to a Service:\n   on one node requests +31 % (+24 to +38 %);\n" +
+			"   across nodes connections no difference found (−10 to +10 %).\n",
+		"2. Mustang in place of kube-proxy only: not predicted.\n",
+		"3. kube-proxy's nftables mode only: kube-proxy's mode is nftables.\n", "Not predicted: a reason.\n",
+		"Labs: Not reliable: other programs ran.\n",
+		"- BGP: none: a, b, c and 2 more\n", "Not read: secrets: forbidden\n",
+	} {
+		testkit.Check(t, strings.Contains(out.String(), want), "text %q lacks %q", out.String(), want)
+	}
+	if want := "[cluster-ip/same-node tcp_rr  12300 16200 (15300–17000)  ]"; fmt.Sprint(rows[0]) != want {
+		t.Errorf("row %v, want %s", rows[0], want)
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"mustang/internal/advise"
+	"mustang/internal/lab"
+)
+
+// Advice returns the suite that compares the paths of a cluster's network, in labs, with the same paths by Mustang.
+// Their IDs are of [advise.ID]. PerPacket has Mustang translate cluster IPs per packet, where sockets cannot be.
+// Then the pod IP is compared too, since agents translate at sockets.
+func Advice(m advise.Model, perPacket bool) Suite {
+	s := newSuite("What would another network give this cluster?", usualTCP()...)
+	s.Name = "advice"
+	s.Doc = "the paths of a cluster's network beside the same paths by Mustang, in labs"
+	ebpf := lab.ViaEBPFSocket
+	if perPacket {
+		ebpf = lab.ViaEBPFTC
+	}
+	now := lab.Options{Link: m.Link, NetfilterCall: m.Link == "bridge", Datapath: lab.DatapathKernel, Via: m.Proxy}
+	s.addPlan(advise.Now, m, now)
+	s.addPlan(advise.Switch, m, lab.Options{Link: "veth", Datapath: lab.DatapathEBPF, Via: ebpf})
+	if m.Proxy == lab.ViaIPTables {
+		now.Via = lab.ViaNFTables
+		s.addPlan(advise.NFTables, m, now)
+	}
+	return s
+}
+
+// addPlan adds the paths of a plan: on one host with the plan's link, and across two with veth, since a bridge's host
+// routes to other hosts too. Each is measured on one CPU and on two: a cluster's scheduler does either.
+func (s *Suite) addPlan(plan string, m advise.Model, o lab.Options) {
+	o.Services = max(1, m.Services)
+	one := podPath("", o.Link)
+	one.Lab.NetfilterCall, one.Lab.Datapath, one.Lab.Via, one.Lab.Services = o.NetfilterCall, o.Datapath, o.Via, o.Services
+	two := func() Path { // each path has a route of its own
+		return hostsPath("", lab.PodB, lab.PodA, lab.Options{Link: "veth", Overlay: m.Overlay, Datapath: o.Datapath,
+			Via: o.Via, Services: o.Services})
+	}
+	service := two().toService(o.Via)
+	if o.Datapath == lab.DatapathKernel {
+		service.Route.TranslatedAt = lab.HostB
+	}
+	for _, p := range []struct {
+		target, placement string
+		Path
+	}{
+		{advise.PodIP, advise.SameNode, one}, {advise.ClusterIP, advise.SameNode, one.toService(o.Via)},
+		{advise.PodIP, advise.TwoNodes, two()}, {advise.ClusterIP, advise.TwoNodes, service},
+	} {
+		path := p.target + "/" + p.placement
+		p.Path.ID = advise.ID(plan, path, false)
+		s.add(p.Path)
+		apart := p.Path
+		apart.ID, apart.TwoCPUs, apart.Variant = advise.ID(plan, path, true), true, "two CPUs"
+		bySocket := o.Via == lab.ViaEBPFSocket && p.target == advise.ClusterIP
+		if !bySocket { // the client on another CPU opens no translated sockets
+			s.add(apart)
+		}
+		if plan == advise.Now {
+			continue
+		}
+		s.compare(p.Path.ID, advise.ID(advise.Now, path, false))
+		if !bySocket {
+			s.compare(apart.ID, advise.ID(advise.Now, path, true))
+		}
+		if plan != advise.Switch || p.target != advise.ClusterIP {
+			continue
+		}
+		podIP := advise.PodIP + "/" + p.placement // which a cluster IP costs at least
+		s.compare(advise.ID(plan, podIP, true), advise.ID(advise.Now, path, true))
+		if bySocket {
+			s.compare(p.Path.ID, advise.ID(plan, podIP, false))
+		} else {
+			s.compare(advise.ID(plan, podIP, false), advise.ID(advise.Now, path, false))
+		}
+	}
+}
