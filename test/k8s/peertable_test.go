@@ -19,15 +19,18 @@ func TestPeersTable(t *testing.T) {
 	for i := range 6 {
 		drift := 1 + float64(i)/100
 		m.Turns = append(m.Turns,
-			turn{Number: i, Peer: "mustang-vxlan", Figures: map[string]figure{"pod-ip/two-nodes tcp_rr": {50000 * drift, 40 * drift},
-				serviceChange: {Value: 20 * drift}, "host/two-nodes tcp_rr": {100, 10}}},
-			turn{Number: i, Peer: "flannel-vxlan", Figures: map[string]figure{"pod-ip/two-nodes tcp_rr": {40000 * drift * (1 + float64(i%2)/100),
-				30 * drift * (1 + float64(i%2)/100)}, serviceChange: {Value: 20 * drift * (1 + float64(i%3-1)/10)},
-				"host/two-nodes tcp_rr": {104, 10}}})
+			turn{Number: i, Peer: "mustang-vxlan", Figures: map[string]figure{
+				"pod-ip/two-nodes tcp_rr": {50000 * drift, 40 * drift}, serviceChange: {Value: 20 * drift},
+				"host/two-nodes tcp_rr": {100, 10}}},
+			turn{Number: i, Peer: "flannel-vxlan", Figures: map[string]figure{
+				"pod-ip/two-nodes tcp_rr": {40000 * drift * (1 + float64(i%2)/100), 30 * drift * (1 + float64(i%2)/100)},
+				serviceChange:             {Value: 20 * drift * (1 + float64(i%3-1)/10)},
+				"host/two-nodes tcp_rr":   {104, 10}}})
 	}
 	m.Turns = append(m.Turns,
 		turn{Number: 6, Peer: "kube-router", Policed: &cluster.Policed{Denied: 10, Leaked: 2, Allowed: 2,
-			Last: 1500 * time.Millisecond, First: []time.Duration{time.Millisecond, 3 * time.Millisecond}, Started: 4 * time.Second}},
+			Last: 1500 * time.Millisecond, First: []time.Duration{time.Millisecond, 3 * time.Millisecond},
+			Started: 4 * time.Second}},
 		turn{Number: 7, Peer: "kube-router", Policed: &cluster.Policed{Denied: 10, Allowed: 1,
 			First: []time.Duration{2 * time.Millisecond}, Started: 4 * time.Second}})
 	path := write(t, "top\n"+peersBegin+"\nold\n"+peersEnd+"\nend\n")
