@@ -86,8 +86,8 @@ Groups of specs: conformance, others, netpol, short. Without a group: those of -
 Flags:
 `
 
-// main runs a command line and returns the exit code.
-func (r *runner) main(ctx context.Context, args []string) int {
+// flags returns the flags of all commands.
+func (r *runner) flags() *flag.FlagSet {
 	flags := flag.NewFlagSet("k8s", flag.ContinueOnError)
 	flags.SetOutput(r.stderr)
 	flags.Usage = func() {
@@ -106,6 +106,12 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	flags.StringVar(&r.cluster.Dir, "dir", "build/k8s-cluster",
 		"`directory` for the files of the cluster, and for its logs, which stay")
 	flags.StringVar(&r.record, "record", "", "test: `file` that keeps how specs of a group ended")
+	return flags
+}
+
+// main runs a command line and returns the exit code.
+func (r *runner) main(ctx context.Context, args []string) int {
+	flags := r.flags()
 	split := slices.Index(args, "--")
 	own := args
 	if split >= 0 {
