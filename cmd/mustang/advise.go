@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	adviseTime, adviseQuick, leastAdvise = 4 * time.Minute, 2 * time.Minute, time.Minute
-	adviseLabsCommand                    = "advise-labs"
+	adviseTime, leastAdvise = 4 * time.Minute, time.Minute
+	adviseLabsCommand       = "advise-labs"
 )
 
 // advice are the flags of mustang advise.
@@ -35,7 +35,6 @@ type advice struct {
 	where                clusterbench.Options
 	link, proxy, overlay string
 	time                 time.Duration
-	quick                bool
 	out, name, format    string
 }
 
@@ -57,9 +56,6 @@ after Ctrl-C. It changes nothing else.`,
   mustang advise --link bridge --proxy nftables --overlay vxlan -o json`,
 		Args: cli.Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.quick && !cmd.Flags().Changed("time") {
-				a.time = adviseQuick
-			}
 			err := checkNodes(a.where.Nodes)
 			switch {
 			case err != nil:
@@ -84,7 +80,6 @@ after Ctrl-C. It changes nothing else.`,
 		"mode of kube-proxy, if ConfigMap kube-system/kube-proxy is not there: iptables, nftables, ipvs or none")
 	f.Var(cli.OneOf(&a.overlay, "auto", "vxlan", "none"), "overlay", "what joins the nodes, if it is unknown: vxlan or none")
 	f.DurationVar(&a.time, "time", adviseTime, "time to measure: half of it in the cluster, half in labs")
-	f.BoolVar(&a.quick, "quick", false, "measure for 2m: wider intervals")
 	f.StringVar(&a.out, "out", "mustang-results", "directory that the run's directory is made in")
 	f.Var(cli.One(&a.name, parseRunName, "letters, digits, _ - and ., and not latest"), "name",
 		"name of the run's directory (default: the time of its start)")

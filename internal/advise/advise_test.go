@@ -82,8 +82,8 @@ func TestNetworksAreFound(t *testing.T) {
 	}{
 		"flannel by annotation": {map[string][]string{"nodes": {flannel}, "configmaps": {proxyMode(`"nftables"`)}},
 			"", "", "", "flannel vxlan nftables: bridge"},
-		"default mode": {map[string][]string{"nodes": {flannel}, daemonSets: {daemonSet("kube-proxy")}}, "", "", "",
-			"flannel vxlan iptables: bridge"},
+		"mode elsewhere": {map[string][]string{"nodes": {flannel}, daemonSets: {daemonSet("kube-proxy")}}, "", "", "",
+			"add --proxy iptables"},
 		"empty mode": {map[string][]string{"nodes": {flannel}, "configmaps": {proxyMode(`""`)}}, "", "", "",
 			"flannel vxlan iptables: bridge"},
 		"flag of the mode": {map[string][]string{"nodes": {flannel}}, "", "nftables", "", "flannel vxlan nftables: bridge"},
@@ -256,7 +256,7 @@ func TestTextHasSentencesAndBreaks(t *testing.T) {
 	for _, want := range []string{
 		"Now: flannel, overlay vxlan; kube-proxy's mode: nftables; nodes: 3;",
 		"1. Mustang as the whole network, to a Service:\n   on one node requests +31 % (+24 to +38 %);\n" +
-			"   across nodes connections no difference found (−10 to +10 %).\n",
+			"   across nodes connections unclear (−10 to +10 %).\n",
 		"2. Mustang in place of kube-proxy only: not predicted.\n",
 		"3. kube-proxy's nftables mode only: kube-proxy's mode is nftables.\n", "Not predicted: a reason.\n",
 		"Labs: Not reliable: other programs ran.\n",

@@ -91,9 +91,6 @@ func (n network) has(name string) bool {
 		strings.Contains(n.word, "-") && strings.Contains(name, n.word)
 }
 
-// IsProxy reports whether a DaemonSet of this name is kube-proxy.
-func IsProxy(name string) bool { return name == "kube-proxy" }
-
 // Read reads a cluster. It fails without the right to list nodes. Other kinds that it cannot read are in Unread.
 func Read(ctx context.Context, read Reader) (Cluster, error) {
 	r := reading{ctx: ctx, read: read, known: -1, Cluster: Cluster{Breaks: []Break{}}}
@@ -133,7 +130,7 @@ type reading struct {
 	ctx                        context.Context
 	read                       Reader
 	known                      int    // an index of networks, or -1
-	proxied                    bool   // kube-proxy has a DaemonSet or a ConfigMap
+	proxied                    bool   // kube-proxy's settings were read
 	first                      string // node
 	old, windows, withoutRange []string
 }
@@ -207,7 +204,6 @@ func isOld(kernel string) bool {
 }
 
 func (r *reading) daemonSet(o Object) {
-	r.proxied = r.proxied || IsProxy(o.GetName())
 	for i, n := range networks {
 		if n.has(o.GetName()) {
 			r.know(i)
@@ -220,12 +216,13 @@ func (r *reading) configMap(o Object) {
 	data, _, _ := unstructured.NestedStringMap(o.Object, "data")
 	switch o.GetName() {
 	case "kube-proxy":
-		for line := range strings.Lines(data["config.conf"]) {
+		settings, ok := data["config.conf"]
+		r.proxied = ok
+		for line := range strings.Lines(settings) {
 			if mode, ok := strings.CutPrefix(strings.TrimSpace(line), "mode:"); ok {
 				r.Proxy = strings.Trim(strings.TrimSpace(mode), `"'`)
 			}
 		}
-		r.proxied = true
 	case "cilium-config":
 		r.cilium(data)
 	}

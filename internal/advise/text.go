@@ -51,7 +51,7 @@ func (a Advice) Write(w io.Writer, table func(header []string, rows [][]any) err
 	for _, note := range a.Notes {
 		fmt.Fprintln(w, note)
 	}
-	header := []string{"PATH", "WORKLOAD", "UNIT", "NOW", "MUSTANG", "IN PLACE OF KUBE-PROXY", "NFTABLES MODE"}
+	header := []string{"PATH", "WORKLOAD", "UNIT", "NOW", "1. MUSTANG", "2. PROXY ONLY", "3. NFTABLES"}
 	var rows [][]any
 	for _, r := range a.Rows {
 		cells := []any{r.Path, r.Workload, r.Unit, r.Now.text()}
@@ -72,7 +72,7 @@ const mostNamed = 3
 func (a Advice) writeBreaks(w io.Writer) error {
 	text := "\nWould break: nothing that was found.\n"
 	if len(a.Cluster.Breaks) > 0 {
-		text = "\nWould break, with Mustang as the whole network:\n"
+		text = "\nWould break, with Mustang as the whole network; nodes, Services and policies also in place of kube-proxy:\n"
 	}
 	for _, b := range a.Cluster.Breaks {
 		text += "- " + b.Feature
@@ -141,7 +141,7 @@ func (f Figure) gain() string {
 	}
 	interval := fmt.Sprintf("(%s to %s %%)", percent(f.CI95[0]), percent(f.CI95[1]))
 	if f.CI95[0] <= 1 && f.CI95[1] >= 1 {
-		return "no difference found " + interval
+		return "unclear " + interval
 	}
 	return percent(f.Value) + " % " + interval
 }

@@ -36,7 +36,7 @@ const leastWrong = 10
 type paths struct {
 	faults map[string]pathFault // by node; wrong checksums that arrive are a fault of this node
 	queue  []string             // the nodes that are not checked yet, in random order
-	again  bool                 // whether the last check preferred a node with a fault
+	faulty bool                 // whether the last check preferred a node with a fault
 	count  func(result string, faults int)
 }
 
@@ -59,9 +59,9 @@ func (p *paths) list() (all []status.Path) {
 // next returns the node to check: in turn one with a fault, and one of all other nodes; empty: there is none.
 func (p *paths) next(of map[string]kube.Node, self string) string {
 	maps.DeleteFunc(p.faults, func(node string, _ pathFault) bool { _, there := of[node]; return !there })
-	p.again = !p.again
+	p.faulty = !p.faulty
 	for node := range p.faults { // in random order
-		if p.again && node != self {
+		if p.faulty && node != self {
 			return node
 		}
 	}
@@ -78,7 +78,7 @@ func (p *paths) next(of map[string]kube.Node, self string) string {
 	return node
 }
 
-// note notes the result of a check, and reports whether its fault is new. An empty result is one that is not counted.
+// note records the result of a check, and reports whether it is a new fault. An empty result is not counted.
 func (p *paths) note(node, result, finding string) (isNew bool) {
 	switch had := p.faults[node]; {
 	case result == status.PathNoAgent: // nothing new is known about the path
@@ -125,7 +125,9 @@ func (a *Agent) checkPaths(ctx context.Context) {
 		case <-ctx.Done():
 		case <-next.C:
 			a.checkPath(ctx)
-			wrong = a.checkChecksums(wrong)
+			if err == nil {
+				wrong = a.checkChecksums(wrong)
+			}
 			next.Reset(a.Paths.Every)
 		}
 	}

@@ -164,7 +164,7 @@ func TestNextPath(t *testing.T) {
 		isNew := p.note(node, status.PathSmallMTU, "small") && !p.note(node, status.PathSmallMTU, "smaller")
 		testkit.Check(t, isNew, "the fault of %s is not new once", node)
 	}
-	if p.again {
+	if p.faulty {
 		take(1)
 	}
 	faulty, all := map[string]bool{}, map[string]bool{}

@@ -96,8 +96,8 @@ type Options struct {
 	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket with the kernel's
 	// datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or ebpf-tc with eBPF.
 	Via string `json:"via"`
-	// Services is the number of IPv4 services in topologies pod-links and two-hosts, at most [MaxServices]; 0 means only
-	// its own, and with eBPF per packet in topology two-hosts none.
+	// Services is the number of IPv4 services in topologies pod-links and two-hosts, at most [MaxServices]. 0 means only
+	// its own; in two-hosts with eBPF per packet, none.
 	Services int `json:"services,omitempty"`
 	// Ports are further ports of the service of pod-a, after [ServicePort], in topology pod-links; 0 is none.
 	Ports [MaxPorts]uint16 `json:"ports,omitzero"`

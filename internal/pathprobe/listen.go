@@ -34,7 +34,7 @@ const (
 	streamLimit = 30 * time.Second
 )
 
-// maxRate is how many datagrams a second a listening end reads: a flood gets no more of the processor.
+// maxRate limits the datagrams that a listening end reads in a second, and so what a flood costs.
 const maxRate = 2000
 
 // Options configure an end.

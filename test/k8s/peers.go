@@ -140,8 +140,11 @@ func (r *runner) compare(ctx context.Context, o comparison) (err error) {
 		if err == nil {
 			err = json.Unmarshal(data, &m)
 		}
-		if err != nil || o.time == 0 {
-			return errors.Join(err, m.replace(o.document))
+		if err != nil {
+			return err
+		}
+		if o.time == 0 {
+			return m.replace(o.document)
 		}
 	}
 	if err := r.paths(ctx); err != nil {

@@ -28,8 +28,8 @@ func Advice(m advise.Model, perPacket bool) Suite {
 	return s
 }
 
-// addPlan adds the paths of a plan: on one host with the plan's link, and across two with veth, since a bridge's host
-// routes to other hosts too. Each is measured on one CPU and on two: a cluster's scheduler does either.
+// addPlan adds the paths of a plan. On one host they have the plan's link; across two, veth, because a bridge's host
+// routes too. Each is measured on one CPU and on two: a cluster's scheduler does either.
 func (s *Suite) addPlan(plan string, m advise.Model, o lab.Options) {
 	o.Services = max(1, m.Services)
 	one := podPath("", o.Link)

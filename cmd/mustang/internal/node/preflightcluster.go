@@ -64,7 +64,7 @@ func (p *preflight) checkDaemonSets(ctx context.Context, client *kube.Client) er
 		if advise.IsOther(s.Metadata.Name) {
 			others = append(others, s.Metadata.Namespace+"/"+s.Metadata.Name)
 		}
-		proxied = proxied || advise.IsProxy(s.Metadata.Name)
+		proxied = proxied || s.Metadata.Name == "kube-proxy"
 	}
 	if proxied {
 		p.fail("kube-proxy's DaemonSet", "kubectl -n kube-system delete daemonset/kube-proxy configmap/kube-proxy",

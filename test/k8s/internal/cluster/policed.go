@@ -5,7 +5,6 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -67,7 +66,7 @@ func (c *Cluster) StartPoliced(denied, allowed int) (p Policed, err error) {
 	_, removed := c.kubectl(nil, "-n", "policed", "delete", "deployment", "--all", "--timeout=60s")
 	_, gone := c.kubectl(nil, "-n", "policed", "wait", "pod", "--all", "--for=delete", "--timeout=300s")
 	p.Denied, p.Allowed = denied, allowed
-	for name, s := range maps.All(senders) {
+	for name, s := range senders {
 		if strings.HasPrefix(name, "allowed-") {
 			p.First = append(p.First, s.first.Sub(s.begun))
 			continue

@@ -197,7 +197,7 @@ func (w *way) drain(n *node) error {
 	return err
 }
 
-// uncordon gives them back.
+// uncordon lets pods and connections from outside return to a node.
 func (w *way) uncordon(n *node) error {
 	if _, err := w.kubectl(nil, "uncordon", n.name); err != nil {
 		return err
