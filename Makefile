@@ -343,9 +343,9 @@ test-k8s: k8s
 	$(K8S) -record $(K8S_SUMMARY) -nodes native netpol-api v1alpha2 || status=1; \
 	$(K8S) kubeadm || status=1; \
 	$(K8S) kill 100 || status=1; \
-	$(K8S) -nodes vxlan way beside || status=1; \
-	$(K8S) -nodes vxlan way network || status=1; \
-	$(K8S) -nodes native way network || status=1; \
+	$(K8S) -nodes vxlan migrate beside || status=1; \
+	$(K8S) -nodes vxlan migrate network || status=1; \
+	$(K8S) -nodes native migrate network || status=1; \
 	$(MAKE) test-k8s-table && exit $$status
 
 test-k8s-short: k8s

@@ -144,7 +144,7 @@ func (c *config) measureAdvice(cmd *cobra.Command, a advice, out *advise.Advice)
 	}
 	out.Rows, out.Unpredicted = advise.Predict(now, labs), append(out.Unpredicted, advise.Skipped(now, labs)...)
 	if len(labs.Rows) > 0 && !slices.ContainsFunc(out.Rows, func(r advise.Row) bool {
-		_, ok := r.Predicted[advise.Switch]
+		_, ok := r.Predicted[advise.WholeNetwork]
 		return ok
 	}) {
 		out.Unpredicted = append(out.Unpredicted, "labs had too little time for intervals: set a longer --time")

@@ -159,8 +159,8 @@ func TestBreaksAreNamed(t *testing.T) {
 	found, err := advise.Read(t.Context(), all.read)
 	testkit.Succeed(t, err)
 	var got []string
-	for _, b := range found.Breaks {
-		got = append(got, b.Feature+": "+strings.Join(b.Objects, ", "))
+	for _, b := range found.Unsupported {
+		got = append(got, b.Name+": "+strings.Join(b.Objects, ", "))
 	}
 	for _, want := range []string{
 		"older than 6.6: refused: old (5.15.0-91-generic)", "Windows: refused: w", "without spec.podCIDRs",
@@ -217,17 +217,17 @@ func TestPredictions(t *testing.T) {
 	}
 	rows := advise.Predict(cluster, labs)
 	testkit.Require(t, len(rows) == 4, "rows %+v", rows)
-	pod := rows[0].Predicted[advise.Switch]
+	pod := rows[0].Predicted[advise.WholeNetwork]
 	near("pod IP's ratio", pod.Ratio, 1.5, 1.5*math.Exp(-0.04), 1.5*math.Exp(0.04))
 	near("pod IP", pod.Figure, 1500, 1500*math.Exp(-0.05), 1500*math.Exp(0.05)) // 3 and 4 make 5
 	low, high := 1.5*math.Exp(-0.01*math.Sqrt2), 2*math.Exp(0.01)               // with what the socket costs
-	near("cluster IP's ratio", rows[1].Predicted[advise.Switch].Ratio, math.Sqrt(low*high), low, high)
-	near("in place of kube-proxy, one node", rows[1].Predicted[advise.Replace].Ratio, math.Sqrt(low*high), low, high)
-	near("in place of kube-proxy, two nodes", rows[2].Predicted[advise.Replace].Ratio, 1.25, 1.25*math.Exp(-0.04),
+	near("cluster IP's ratio", rows[1].Predicted[advise.WholeNetwork].Ratio, math.Sqrt(low*high), low, high)
+	near("in place of kube-proxy, one node", rows[1].Predicted[advise.ProxyOnly].Ratio, math.Sqrt(low*high), low, high)
+	near("in place of kube-proxy, two nodes", rows[2].Predicted[advise.ProxyOnly].Ratio, 1.25, 1.25*math.Exp(-0.04),
 		1.25*math.Exp(0.04))
 	labs.Run.Comparisons[3] = ratio("mustang/pod-ip/same-node", "now/cluster-ip/same-node", 2.5, math.Exp(0.01))
 	low, high = 1.5*math.Exp(-0.01), 2.5*math.Exp(0.01) // from per packet to the pod IP
-	near("cluster IP's ratio without sockets", advise.Predict(cluster, labs)[1].Predicted[advise.Switch].Ratio,
+	near("cluster IP's ratio without sockets", advise.Predict(cluster, labs)[1].Predicted[advise.WholeNetwork].Ratio,
 		math.Sqrt(low*high), low, high)
 	testkit.Check(t, len(rows[3].Predicted) == 0, "predictions without an interval: %+v", rows[3].Predicted)
 	testkit.Check(t, len(advise.Predict(cluster, result.File{})[1].Predicted) == 0, "predictions without labs")
@@ -239,10 +239,10 @@ func TestTextHasSentencesAndBreaks(t *testing.T) {
 		f := func(by float64) advise.Figure {
 			return advise.Figure{Value: value * by, CI95: &[2]float64{low * by, high * by}}
 		}
-		return map[string]advise.Prediction{advise.Switch: {Ratio: f(1), Figure: f(12345)}}
+		return map[string]advise.Prediction{advise.WholeNetwork: {Ratio: f(1), Figure: f(12345)}}
 	}
 	a := advise.Advice{Cluster: advise.Cluster{Nodes: 3, Network: "flannel", Overlay: "vxlan", Proxy: "nftables", Ports: 7,
-		Breaks: []advise.Break{{Feature: "BGP: none", Objects: []string{"a", "b", "c", "d", "e"}}}, Unread: []string{"secrets: forbidden"}},
+		Unsupported: []advise.Feature{{Name: "BGP: none", Objects: []string{"a", "b", "c", "d", "e"}}}, Unread: []string{"secrets: forbidden"}},
 		Rows: []advise.Row{
 			{Path: "cluster-ip/same-node", Workload: "tcp_rr", Now: advise.Figure{Value: 12345},
 				Predicted: gain(1.31, 1.24, 1.38)},

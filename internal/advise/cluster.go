@@ -40,16 +40,16 @@ type Cluster struct {
 	// Ports are the ports of all Services with a cluster IP, and Endpoints the addresses behind them.
 	Ports     int `json:"service_ports"`
 	Endpoints int `json:"endpoints"`
-	// Breaks are what the cluster uses and Mustang lacks, and Unread the kinds that could not be read, with the reason.
-	Breaks []Break  `json:"breaks"`
-	Unread []string `json:"unread,omitempty"`
+	// Unsupported are features in use that Mustang lacks, and Unread the kinds that could not be read, with the reason.
+	Unsupported []Feature `json:"unsupported"`
+	Unread      []string  `json:"unread,omitempty"`
 
 	link string // of the labs; empty if they have none
 }
 
-// Break is a feature in use that Mustang lacks or does otherwise.
-type Break struct {
-	Feature string   `json:"feature"`
+// Feature is one that a cluster uses, with the objects that do.
+type Feature struct {
+	Name    string   `json:"name"`
 	Objects []string `json:"objects,omitempty"` // their names, or namespaces and names
 }
 
@@ -93,7 +93,7 @@ func (n network) has(name string) bool {
 
 // Read reads a cluster. It fails without the right to list nodes. Other kinds that it cannot read are in Unread.
 func Read(ctx context.Context, read Reader) (Cluster, error) {
-	r := reading{ctx: ctx, read: read, known: -1, Cluster: Cluster{Breaks: []Break{}}}
+	r := reading{ctx: ctx, read: read, known: -1, Cluster: Cluster{Unsupported: []Feature{}}}
 	if err := read(ctx, kindOf("", "v1", "nodes"), r.node); err != nil {
 		return r.Cluster, fmt.Errorf("list nodes: %w", err)
 	}
@@ -111,7 +111,7 @@ func Read(ctx context.Context, read Reader) (Cluster, error) {
 		n := networks[r.known]
 		r.Network, r.link, r.Overlay = n.name, n.link, cmp.Or(r.Overlay, n.overlay)
 	}
-	r.nodesBreak()
+	r.unsupportedNodes()
 	r.features()
 	r.services()
 	r.policies()
@@ -247,7 +247,7 @@ func (r *reading) cilium(data map[string]string) {
 		{"enable-wireguard", wireGuard}, {"enable-host-firewall", "policies for nodes (host firewall)"},
 	} {
 		if data[setting[0]] == "true" {
-			r.breaks(setting[1])
+			r.unsupported(setting[1])
 		}
 	}
 }
@@ -268,9 +268,9 @@ func (r *reading) pool(o Object) {
 	} // CrossSubnet depends on where the nodes are
 }
 
-// breaks notes a feature, with objects.
-func (r *reading) breaks(feature string, objects ...string) {
-	r.Breaks = append(r.Breaks, Break{feature, objects})
+// unsupported notes a feature, with objects.
+func (r *reading) unsupported(feature string, objects ...string) {
+	r.Unsupported = append(r.Unsupported, Feature{feature, objects})
 }
 
 // Choose sets what the API server does not show, or replaces what it shows; empty words do neither. Its error names the

@@ -10,12 +10,12 @@ import (
 	"mustang/internal/result"
 )
 
-// Plans, and what is now. Labs have paths of all but Replace.
+// Plans, and the present network. Labs build all but ProxyOnly.
 const (
-	Now      = "now"
-	Switch   = "mustang"            // Mustang is the whole network
-	Replace  = "replace-kube-proxy" // Mustang behind the other plugin, in place of kube-proxy
-	NFTables = "nftables"           // kube-proxy's mode
+	Now          = "now"
+	WholeNetwork = "mustang"            // Mustang is the whole network
+	ProxyOnly    = "replace-kube-proxy" // Mustang behind the other plugin, in place of kube-proxy
+	NFTables     = "nftables"           // kube-proxy's mode
 )
 
 // Parts of paths: the target before the slash, the placement behind it.
@@ -74,7 +74,7 @@ func Predict(cluster, labs result.File) []Row {
 		row := Row{Path: r.ID, Workload: r.Workload, Unit: r.Unit, Now: Figure{r.Median, r.CI95},
 			Predicted: map[string]Prediction{}}
 		now, known := spanOf(row.Now)
-		for _, plan := range []string{Switch, Replace, NFTables} {
+		for _, plan := range []string{WholeNetwork, ProxyOnly, NFTables} {
 			if ratio, ok := p.ratio(plan, r); ok {
 				prediction := Prediction{Ratio: ratio.figure(), Figure: Figure{Value: row.Now.Value * ratio.figure().Value}}
 				if known {
@@ -114,14 +114,14 @@ type predictor struct{ cluster, labs result.File }
 
 // ratio returns what a plan does to the figure of a row.
 func (p predictor) ratio(plan string, row result.Row) (span, bool) {
-	if plan != Replace {
+	if plan != ProxyOnly {
 		return p.ofLabs(plan, row)
 	}
 	target, placement := partsOf(row.ID)
 	switch {
 	case p.labs.Rows == nil:
 	case placement == SameNode: // the same programs connect both pods
-		return p.ofLabs(Switch, row)
+		return p.ofLabs(WholeNetwork, row)
 	case target == ClusterIP: // it then costs what the pod IP costs now
 		if s, ok := p.compared(p.cluster, ClusterIP+"/"+placement, PodIP+"/"+placement, row.Workload); ok {
 			return s.inverse(), true
@@ -142,7 +142,7 @@ func (p predictor) ofLabs(plan string, row result.Row) (span, bool) {
 	if two, ok := p.compared(p.labs, ID(plan, row.ID, true), now, row.Workload); ok {
 		all = all.union(two)
 	}
-	if plan != Switch || row.Target != result.TargetClusterIP {
+	if plan != WholeNetwork || row.Target != result.TargetClusterIP {
 		return all, true
 	}
 	free, both := p.compared(p.labs, ID(plan, podIP, true), now, row.Workload)

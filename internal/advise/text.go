@@ -29,8 +29,8 @@ const AdviceSchema = 1
 
 // sentences describe the plans.
 var sentences = []struct{ plan, text string }{
-	{Switch, "Mustang as the whole network"},
-	{Replace, "Mustang in place of kube-proxy only"},
+	{WholeNetwork, "Mustang as the whole network"},
+	{ProxyOnly, "Mustang in place of kube-proxy only"},
 	{NFTables, "kube-proxy's nftables mode only"},
 }
 
@@ -71,11 +71,11 @@ const mostNamed = 3
 
 func (a Advice) writeBreaks(w io.Writer) error {
 	text := "\nWould break: nothing that was found.\n"
-	if len(a.Cluster.Breaks) > 0 {
+	if len(a.Cluster.Unsupported) > 0 {
 		text = "\nWould break, with Mustang as the whole network; nodes, Services and policies also in place of kube-proxy:\n"
 	}
-	for _, b := range a.Cluster.Breaks {
-		text += "- " + b.Feature
+	for _, b := range a.Cluster.Unsupported {
+		text += "- " + b.Name
 		if n := len(b.Objects); n > 0 {
 			text += ": " + strings.Join(b.Objects[:min(n, mostNamed)], ", ")
 			if n > mostNamed {
@@ -123,7 +123,7 @@ func (a Advice) sentence(plan, text string) string {
 	}
 	reason := "not predicted"
 	switch proxy := a.Cluster.Proxy; {
-	case plan == Replace && proxy == "none":
+	case plan == ProxyOnly && proxy == "none":
 		reason = "there is no kube-proxy"
 	case plan == NFTables && proxy != "iptables":
 		reason = "kube-proxy's mode is " + proxy

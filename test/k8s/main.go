@@ -15,7 +15,7 @@
 //	build/k8s kubeadm                                        # docs/kubernetes.md with kubeadm, on two nodes
 //	build/k8s versions                                       # versions of ClusterNetworkPolicy go while a policy denies
 //	build/k8s -nodes native netpol-api v1beta1               # the conformance tests of network-policy-api
-//	build/k8s -nodes vxlan way beside                        # from flannel and kube-proxy to Mustang, and back
+//	build/k8s -nodes vxlan migrate beside                        # from flannel and kube-proxy to Mustang, and back
 //	build/k8s peers -time 1h -o docs/peers.md                # other networks beside Mustang, measured in turns
 //	build/k8s advise flannel-vxlan                           # what advise predicts on it, beside a Mustang cluster
 //
@@ -77,7 +77,7 @@ const usage = `usage: k8s [FLAGS] build | up | -- COMMAND [ARGUMENT...]
        k8s [FLAGS] multus LINK
        k8s [FLAGS] -nodes native|vxlan|three netpol-api v1beta1|v1alpha2
        k8s [-record FILE] table DOCUMENT
-       k8s [FLAGS] -nodes native|vxlan way beside|network
+       k8s [FLAGS] -nodes native|vxlan migrate beside|network
        k8s [FLAGS] peers [-peers LIST] [-time TIME] [-o DOCUMENT]
        k8s [FLAGS] [-time TIME] advise NETWORK
 
@@ -148,9 +148,9 @@ func (r *runner) main(ctx context.Context, args []string) int {
 		(r.record == "" || r.selection.Focus == "") &&
 		!strings.Contains(r.node, "one"): // two of its pods share a port of nodes
 		err = r.clusters(ctx, func(c *cluster.Cluster) error { return r.netpolAPI(ctx, c, group) })
-	case command == "way" && flags.NArg() == 2 && (group == "beside" || group == "network") &&
+	case command == "migrate" && flags.NArg() == 2 && (group == "beside" || group == "network") &&
 		(r.node == "native" || r.node == "vxlan"):
-		err = r.way(ctx, group == "network")
+		err = r.migrate(ctx, group == "network")
 	case command == "peers":
 		r.args = own
 		o, ok := r.comparisonOf(flags.Args()[1:])

@@ -20,7 +20,7 @@ func Advice(m advise.Model, perPacket bool) Suite {
 	}
 	now := lab.Options{Link: m.Link, NetfilterCall: m.Link == "bridge", Datapath: lab.DatapathKernel, Via: m.Proxy}
 	s.addPlan(advise.Now, m, now)
-	s.addPlan(advise.Switch, m, lab.Options{Link: "veth", Datapath: lab.DatapathEBPF, Via: ebpf})
+	s.addPlan(advise.WholeNetwork, m, lab.Options{Link: "veth", Datapath: lab.DatapathEBPF, Via: ebpf})
 	if m.Proxy == lab.ViaIPTables {
 		now.Via = lab.ViaNFTables
 		s.addPlan(advise.NFTables, m, now)
@@ -65,7 +65,7 @@ func (s *Suite) addPlan(plan string, m advise.Model, o lab.Options) {
 		if !bySocket {
 			s.compare(apart.ID, advise.ID(advise.Now, path, true))
 		}
-		if plan != advise.Switch || p.target != advise.ClusterIP {
+		if plan != advise.WholeNetwork || p.target != advise.ClusterIP {
 			continue
 		}
 		podIP := advise.PodIP + "/" + p.placement // which a cluster IP costs at least

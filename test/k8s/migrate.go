@@ -9,12 +9,12 @@ import (
 	"mustang/test/k8s/internal/cluster"
 )
 
-// connections is how many a way has at least.
+// connections is how many a migration has at least.
 const connections = 100_000
 
-// way brings up a cluster with flannel and kube-proxy, and takes it to Mustang and back under load. With network,
+// migrate brings up a cluster with flannel and kube-proxy, and takes it to Mustang and back under load. With network,
 // Mustang replaces flannel too.
-func (r *runner) way(ctx context.Context, network bool) error {
+func (r *runner) migrate(ctx context.Context, network bool) error {
 	if err := r.paths(ctx); err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func (r *runner) way(ctx context.Context, network bool) error {
 	if err != nil {
 		return err
 	}
-	table, err := c.Way(network, connections)
-	r.tell(c, "the way to Mustang and back\n"+table, err)
+	table, err := c.Migrate(network, connections)
+	r.tell(c, "to Mustang and back\n"+table, err)
 	return c.Close()
 }

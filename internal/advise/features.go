@@ -54,8 +54,8 @@ var featureKinds = []feature{
 		"policies of this kind: not enforced, Mustang reads ClusterNetworkPolicy"},
 }
 
-// nodesBreak notes the nodes that Mustang refuses.
-func (r *reading) nodesBreak() {
+// unsupportedNodes notes the nodes that Mustang refuses.
+func (r *reading) unsupportedNodes() {
 	for _, refused := range []struct {
 		text  string
 		nodes []string
@@ -64,11 +64,11 @@ func (r *reading) nodesBreak() {
 		{"nodes without spec.podCIDRs: Mustang needs the controller manager's --allocate-node-cidrs", r.withoutRange},
 	} {
 		if len(refused.nodes) > 0 {
-			r.breaks(refused.text, refused.nodes...)
+			r.unsupported(refused.text, refused.nodes...)
 		}
 	}
 	if r.Network == "flannel" && r.Overlay == "wireguard" {
-		r.breaks(wireGuard)
+		r.unsupported(wireGuard)
 	}
 }
 
@@ -79,12 +79,12 @@ func (r *reading) features() {
 		r.each(kindOf(f.group, f.versions[0], f.resource),
 			func(o Object) { found = append(found, nameOf(o)) }, f.versions[1:]...)
 		if len(found) > 0 {
-			r.breaks(f.resource+"."+f.group+": "+f.text, found...)
+			r.unsupported(f.resource+"."+f.group+": "+f.text, found...)
 		}
 	}
 	r.each(kindOf(calico, "v1", "felixconfigurations"), func(o Object) {
 		if on, _, _ := unstructured.NestedBool(o.Object, "spec", "wireguardEnabled"); on {
-			r.breaks(wireGuard)
+			r.unsupported(wireGuard)
 		}
 	})
 	r.classed(kindOf("gateway.networking.k8s.io", "v1", "gatewayclasses"), "controllerName", "gateways",
@@ -109,7 +109,7 @@ func (r *reading) classed(classes Kind, controller, objects, class string) {
 		}
 	})
 	if len(found) > 0 {
-		r.breaks(objects+" of Cilium: none, install another controller", found...)
+		r.unsupported(objects+" of Cilium: none, install another controller", found...)
 	}
 }
 
@@ -153,9 +153,9 @@ func (r *reading) services() {
 			broken[n.String()] = set.NotServed[0]
 		}
 	}
-	r.breaksWith("Services that Mustang does not serve in full", broken)
+	r.unsupportedWith("Services that Mustang does not serve in full", broken)
 	if len(global) > 0 {
-		r.breaks("Services of several clusters: none", global...)
+		r.unsupported("Services of several clusters: none", global...)
 	}
 }
 
@@ -173,17 +173,17 @@ func (r *reading) policies() {
 	}
 	r.each(kindOf("networking.k8s.io", "v1", "networkpolicies"), look)
 	r.each(kindOf("policy.networking.k8s.io", "v1beta1", "clusternetworkpolicies"), look, "v1alpha2")
-	r.breaksWith("policies that Mustang cannot read: their pods are isolated", broken)
+	r.unsupportedWith("policies that Mustang cannot read: their pods are isolated", broken)
 }
 
-// breaksWith notes a feature with its objects, each with its reason.
-func (r *reading) breaksWith(feature string, reasons map[string]string) {
+// unsupportedWith notes a feature with its objects, each with its reason.
+func (r *reading) unsupportedWith(feature string, reasons map[string]string) {
 	var found []string
 	for name, reason := range reasons {
 		found = append(found, fmt.Sprintf("%s (%s)", name, strings.TrimPrefix(reason, "Service "+name+": ")))
 	}
 	if slices.Sort(found); len(found) > 0 {
-		r.breaks(feature, found...)
+		r.unsupported(feature, found...)
 	}
 }
 

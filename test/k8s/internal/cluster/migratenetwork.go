@@ -11,24 +11,24 @@ import (
 
 // enter has new pods of a drained node attached by Mustang. Without flannel's bridge, the pods that are there have no
 // network until they are recreated.
-func (w *way) enter(n *node) error {
-	if !w.network {
+func (m *migration) enter(n *node) error {
+	if !m.network {
 		return n.chain(true)
 	}
-	w.stop("pod " + n.name)
+	m.stop("pod " + n.name)
 	return errors.Join(os.Remove(n.path("cni-conf", peerList)), n.run("ip", "link", "del", "cni0"))
 }
 
 // leave has new pods of a drained node attached without Mustang. The routes become flannel's.
-func (w *way) leave(n *node) error {
-	if !w.network {
+func (m *migration) leave(n *node) error {
+	if !m.network {
 		return n.chain(false)
 	}
-	w.stop("pod " + n.name)
+	m.stop("pod " + n.name)
 	return inOrder(
 		func() error { return n.run("sh", "-ec", toFlannel) },
-		func() error { return n.run(w.Program, "agent", "cleanup", "--all", "--force") },
-		func() error { return n.configure(w.mtu) },
+		func() error { return n.run(m.Program, "agent", "cleanup", "--all", "--force") },
+		func() error { return n.configure(m.mtu) },
 	)
 }
 
@@ -73,24 +73,24 @@ const toFlannel = `ip route show root ` + podRange + ` proto 109 dev eth0 | whil
 ip route replace $range via $node dev eth0; done`
 
 // endFlannel ends flannel once it has no pods. Its device stays until no node sends packets to it.
-func (w *way) endFlannel() error {
-	for _, n := range w.nodes {
+func (m *migration) endFlannel() error {
+	for _, n := range m.nodes {
 		if err := n.end("flannel"); err != nil {
 			return err
 		}
 	}
-	for _, n := range w.nodes {
-		if err := n.run("sh", "-ec", toMustang[w.Nodes]); err != nil {
+	for _, n := range m.nodes {
+		if err := n.run("sh", "-ec", toMustang[m.Nodes]); err != nil {
 			return err
 		}
 	}
-	if w.Nodes == "native" {
+	if m.Nodes == "native" {
 		return nil
 	}
-	if err := w.set("agent.uplinks=null"); err != nil {
+	if err := m.set("agent.uplinks=null"); err != nil {
 		return err
 	}
-	for _, n := range w.nodes {
+	for _, n := range m.nodes {
 		if err := n.run("ip", "link", "del", "flannel.1"); err != nil {
 			return err
 		}
@@ -99,11 +99,11 @@ func (w *way) endFlannel() error {
 }
 
 // prepareBack has agents on labelled nodes alone, so that they leave node by node.
-func (w *way) prepareBack() error {
-	err := w.set("nodeSelector.network=mustang")
-	for _, n := range w.nodes {
-		if err == nil && w.network {
-			w.mtu, err = n.runFlannel()
+func (m *migration) prepareBack() error {
+	err := m.set("nodeSelector.network=mustang")
+	for _, n := range m.nodes {
+		if err == nil && m.network {
+			m.mtu, err = n.runFlannel()
 		}
 	}
 	return err

@@ -14,35 +14,35 @@ import (
 	"mustang/internal/netns"
 )
 
-// phase is a part of a way, with the connections that began in it.
+// phase is a part of a migration, with the connections that began in it.
 type phase struct {
 	name                     string
 	connections, lost, again int // again: a packet was sent again
 	longest                  time.Duration
 }
 
-// visitors open connections all the time. Each has a name.
-type visitors struct {
-	of map[string]*visitor
+// loadClients open connections all the time. Each has a name.
+type loadClients struct {
+	of map[string]*loadClient
 
 	mu     sync.Mutex
 	phases []*phase
 	errs   []error // of the first connections that were lost
 }
 
-// visitor is one that works until it is stopped.
-type visitor struct {
+// loadClient is one that works until it is stopped.
+type loadClient struct {
 	sync.WaitGroup
 	stop context.CancelFunc
 }
 
-// workers is how many connections a visitor has open at once.
+// workers is how many connections a client has open at once.
 const workers = 2
 
-// start has a visitor open connections from a namespace.
-func (v *visitors) start(ctx context.Context, name string, ns *netns.Namespace, address string) {
+// start has a client open connections from a namespace.
+func (v *loadClients) start(ctx context.Context, name string, ns *netns.Namespace, address string) {
 	ctx, stop := context.WithCancel(ctx)
-	one := &visitor{stop: stop}
+	one := &loadClient{stop: stop}
 	for range workers {
 		one.Go(func() {
 			ticker := time.NewTicker(pace)
@@ -56,8 +56,8 @@ func (v *visitors) start(ctx context.Context, name string, ns *netns.Namespace, 
 	v.of[name] = one
 }
 
-// stop returns once a visitor has no connection.
-func (v *visitors) stop(name string) {
+// stop returns once a client has no connection.
+func (v *loadClients) stop(name string) {
 	if one := v.of[name]; one != nil {
 		one.stop()
 		one.Wait()
@@ -66,7 +66,7 @@ func (v *visitors) stop(name string) {
 }
 
 // visit opens a connection, sends a request, and closes it.
-func (v *visitors) visit(name string, ns *netns.Namespace, address string) {
+func (v *loadClients) visit(name string, ns *netns.Namespace, address string) {
 	v.mu.Lock()
 	in := v.phases[len(v.phases)-1]
 	v.mu.Unlock()
@@ -92,7 +92,7 @@ func (v *visitors) visit(name string, ns *netns.Namespace, address string) {
 }
 
 // begin begins a phase.
-func (v *visitors) begin(name string) *phase {
+func (v *loadClients) begin(name string) *phase {
 	p := &phase{name: name}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -101,7 +101,7 @@ func (v *visitors) begin(name string) *phase {
 }
 
 // table returns the counts of all phases.
-func (v *visitors) table() string {
+func (v *loadClients) table() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	all, lines := phase{name: "all"}, []string{"| phase | connections | lost | with packets sent again | slowest |",
