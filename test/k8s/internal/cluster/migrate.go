@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// migration takes a cluster with flannel and kube-proxy to Mustang as docs/replace-kube-proxy.md says, and back, under load.
+// migration takes a cluster with flannel and kube-proxy to Mustang and back, as docs/replace-kube-proxy.md says.
 // A step of the page is a method. kube-proxy and flannel are processes of nodes, not DaemonSets.
 type migration struct {
 	*Cluster
