@@ -135,7 +135,10 @@ type Ingress struct {
 }
 
 // Refused reports whether the API server or a webhook refuses the object of a request: the next one may succeed.
-func Refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
+func Refused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsInternalError(err)
+}
 
 // SetIngress replaces the addresses of a Service's load balancer, and reports whether it did: another controller may
 // have changed the Service or made it again meanwhile.
