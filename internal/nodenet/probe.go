@@ -39,7 +39,7 @@ func (p ProbeEnd) Add() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Namespace = probeDevice, p.MTU, netlink.NsFd(p.Inside.FD())
 	link := newVXLAN(attrs, probeID, p.Local, p.Port)
-	link.Limit = 64 // learned addresses: anybody can send packets
+	link.Limit = 1 << 14 // learned addresses: each probe has one for 5 minutes, and anybody can send packets
 	if link.Learning = !p.Remote.IsValid(); !link.Learning {
 		link.Group = net.IP(p.Remote.AsSlice())
 	}
