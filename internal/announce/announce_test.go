@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -322,4 +323,25 @@ func TestUsersOfAnAddressAreWarned(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestBothProbe has the nodes of two clusters probe the same addresses at once. Not both of them take one.
+func TestBothProbe(t *testing.T) {
+	t.Parallel()
+	s, owned := newSegment(t), addrs("192.0.2.7", "2001:db8::7")
+	var both sync.WaitGroup
+	var conflicts [2]map[netip.Addr]string
+	for i, ns := range s.nodes {
+		a := New(ns)
+		defer a.Close()
+		both.Go(func() {
+			var err error
+			conflicts[i], err = a.Apply([]string{"a", "b"}[i], s.self(i), owned)
+			testkit.Check(t, err == nil, "%v", err)
+		})
+	}
+	both.Wait()
+	for _, addr := range owned {
+		testkit.Check(t, conflicts[0][addr]+conflicts[1][addr] != "", "both answer for %v", addr)
+	}
 }

@@ -293,6 +293,9 @@ func (r *responder) answerARP(received []byte, from net.HardwareAddr) (reply []b
 	target := netip.AddrFrom4([4]byte(request.ProtocolAddressTarget()))
 	asker := netip.AddrFrom4([4]byte(request.ProtocolAddressSender()))
 	r.heard(asker, request.HardwareAddressSender())
+	if asker.IsUnspecified() && !r.owns(target) { // another host probes it too (RFC 5227, section 2.1.1)
+		r.heard(target, request.HardwareAddressSender())
+	}
 	if request.Op() != header.ARPRequest || asker == target || !r.owns(target) {
 		return nil, nil
 	}
@@ -327,6 +330,8 @@ func (r *responder) answerND(received []byte, from net.HardwareAddr) (reply []by
 	target := netip.AddrFrom16(header.NDPNeighborSolicit(icmp.MessageBody()).TargetAddress().As16())
 	switch {
 	case icmp.Type() == header.ICMPv6NeighborAdvert:
+		r.heard(target, from)
+	case !r.owns(target) && source.Unspecified(): // another host probes it too (RFC 4862, section 5.4.3)
 		r.heard(target, from)
 	case !r.owns(target):
 	case source.Unspecified():
