@@ -45,7 +45,7 @@ func (c *Cluster) LoadBalancers() (all []LoadBalancer) {
 			b.Nodes = map[string]bool{}
 			for _, slice := range c.of[n] {
 				for _, e := range slice.Endpoints {
-					if e.state == service.Active {
+					if k.stateOf(e) == service.Active {
 						b.Nodes[e.node.Value()] = true
 					}
 				}
