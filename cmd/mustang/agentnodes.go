@@ -89,8 +89,9 @@ func (a *agentNodes) check() error {
 		return errors.New("--encrypt-port: 0 is not a port: want one from 1 to 65535")
 	case a.encrypt == encryptOn && a.options.Routing != nodenet.Auto:
 		return fmt.Errorf("--encrypt=on needs --routing=auto (chart: agent.routing=auto), not %s", a.options.Routing)
-	case a.encrypt == encryptOn && !a.options.Masquerade:
-		return errors.New("--encrypt=on needs --masquerade: WireGuard takes no answers from node addresses to pods")
+	case a.encrypt == encryptOn && (!a.options.Masquerade || len(a.options.Kept) > 0):
+		return errors.New("--encrypt=on needs --masquerade without --masquerade-exclude: WireGuard takes no answers from " +
+			"node addresses to pods")
 	case a.encrypt == encryptOn && netconf.CheckEncrypted(a.pods.Link) != nil:
 		return fmt.Errorf("--encrypt=on: %w", netconf.CheckEncrypted(a.pods.Link))
 	case a.place.ConfDir == "":
