@@ -231,7 +231,7 @@ func (p *pools) manages(s manifest.LoadBalancer) bool {
 
 // keeps reports whether an address of a Service's status stays there.
 func (p *pools) keeps(s manifest.LoadBalancer, addr netip.Addr) bool {
-	return p.holders[addr] == s.Name && p.contains(addr) && p.reservedFor(addr) == ""
+	return p.holders[addr] == s.Name && p.contains(addr)
 }
 
 // assign returns the Services whose status has to change, and why others get no address.

@@ -161,6 +161,20 @@ func TestServiceOfAnotherProxyHoldsItsAddress(t *testing.T) {
 	}
 }
 
+// TestUnreadyEndpointsOwnAddresses has a Service with externalTrafficPolicy Local that publishes endpoints which are not
+// ready: their node owns its address.
+func TestUnreadyEndpointsOwnAddresses(t *testing.T) {
+	t.Parallel()
+	s, a := kubetest.Start(t), &announced{}
+	s.Put(t, services, balancer("web", "01", `"externalTrafficPolicy": "Local", "publishNotReadyAddresses": true, `+
+		balancing, `{"ip": "192.0.2.2", "ipMode": "VIP"}`))
+	slice := sliceOf("web-1", "web", "z", "10.1.1.5")
+	s.Put(t, endpointSlices, strings.Replace(slice, `"hints"`,
+		`"nodeName": "here", "conditions": {"ready": false}, "hints"`, 1))
+	balance(t, s, newTable(), a)
+	a.wants(t, s, "[192.0.2.1] [192.0.2.2]", nil)
+}
+
 // TestChangedDevicesAreAnnounced has the devices of a node change, and another host use an address, which an event of
 // the Service names.
 func TestChangedDevicesAreAnnounced(t *testing.T) {
@@ -190,9 +204,11 @@ func TestRefusedAddressesDelayNoOthers(t *testing.T) {
 	s.Before = func(w http.ResponseWriter, r *http.Request) bool {
 		refuses := r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/services/refused")
 		if refuses {
+			_, after, _ := strings.Cut(r.URL.Path, "refused")
+			code := []int{403, 400, 500}[after[0]%3] // 403 is the first's; without a code it is 400, and 500 if it is down
 			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusForbidden)
-			fmt.Fprint(w, `{"kind": "Status", "status": "Failure", "code": 403, "message": "denied by a webhook"}`)
+			w.WriteHeader(code)
+			fmt.Fprintf(w, `{"kind": "Status", "status": "Failure", "code": %d, "message": "denied by a webhook"}`, code)
 		}
 		return refuses
 	}
@@ -207,6 +223,35 @@ func TestRefusedAddressesDelayNoOthers(t *testing.T) {
 	a.wants(t, s, "[192.0.2.1] [192.0.2.12]", map[string]string{"web": "192.0.2.12"})
 	wantsEvents(t, s, map[string]int{
 		`"message":"set status.loadBalancer of Service shop/refused0: denied by a webhook"`: 1})
+}
+
+// TestNodesTakeNoAddresses has Nodes claim addresses of a pool, as their own or as a range of pods, which a kubelet can.
+// A Service keeps its address, and the node serves it. Another Service gets an address that nobody claims.
+func TestNodesTakeNoAddresses(t *testing.T) {
+	t.Parallel()
+	for claim, evil := range map[string][]string{
+		"addresses": {nodeAt("evil", "192.0.2.2", "", ""), nodeAt("worse", "192.0.2.3", "", "")},
+		"range":     {nodeAt("evil", "198.51.100.9", `"podCIDRs": ["192.0.2.2/31"]`, "")},
+	} {
+		t.Run(claim, func(t *testing.T) {
+			t.Parallel()
+			s, a, rows := kubetest.Start(t), &announced{}, newTable()
+			for _, n := range evil {
+				s.Put(t, nodes, n)
+			}
+			s.Put(t, services, balancer("web", "01", `"clusterIP": "10.96.0.9", `+balancing,
+				`{"ip": "192.0.2.2", "ipMode": "VIP"}`))
+			s.Put(t, services, balancer("new", "02", balancing, ""))
+			balance(t, s, rows, a)
+			a.wants(t, s, "[192.0.2.1] [192.0.2.2 192.0.2.4]", map[string]string{"web": "192.0.2.2", "new": "192.0.2.4"})
+			testkit.Eventually(t, time.Minute, func() error {
+				if text := rows.String(); !strings.Contains(text, "192.0.2.2:80/tcp") {
+					return fmt.Errorf("the address is not served: %s", text)
+				}
+				return nil
+			})
+		})
+	}
 }
 
 // TestGivenAddressesStay has a Service with an address that the agent has set, and does not read yet. A Service that is

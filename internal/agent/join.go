@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"mustang/internal/kube"
@@ -41,12 +42,17 @@ func (a *Agent) readPods() error {
 	others, _ = nodenet.Sound(self, others, host) // joining the nodes logs what it refuses
 	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{},
 		Hosts: external, Pools: a.Pools}
+	inPool := func(r netip.Prefix) bool { return slices.ContainsFunc(a.Pools, r.Overlaps) } // which no Node takes away
 	for _, n := range append(others, self) {
 		for _, r := range n.Ranges {
-			taken.Pods[r] = n.Name
+			if !inPool(r) {
+				taken.Pods[r] = n.Name
+			}
 		}
 		for _, addr := range n.Addresses {
-			taken.Nodes[addr] = "node " + n.Name
+			if !inPool(netip.PrefixFrom(addr, addr.BitLen())) {
+				taken.Nodes[addr] = "node " + n.Name
+			}
 		}
 	}
 	for _, addr := range host.Reserved {
