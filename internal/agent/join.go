@@ -104,7 +104,8 @@ func (a *Agent) joinNodes(ctx context.Context) {
 func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.Node, available bool) error {
 	errs := a.Nodes.Apply(self, others)
 	a.mu.Lock()
-	a.nodes.joined = true
+	failed := func(err error) bool { return !errors.As(err, new(*nodenet.NodeError)) }
+	a.nodes.joined = a.nodes.joined || !slices.ContainsFunc(parts(errs), failed)
 	a.attach, a.nodes.unread = true, true // a tunnel may be new, and the host may have other networks
 	for _, err := range parts(errs) {
 		if left := (*nodenet.NodeError)(nil); errors.As(err, &left) && left.Alike {

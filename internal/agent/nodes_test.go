@@ -130,6 +130,32 @@ func TestKeyIsPublished(t *testing.T) {
 	published("off", false)
 }
 
+// TestPodsAwaitRoutes has ADD wait while the routes of WireGuard cannot be made. A node that cannot be joined delays no
+// pod.
+func TestPodsAwaitRoutes(t *testing.T) {
+	s, n := kubetest.Start(t), &network{fails: true}
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
+	a := start(t, s, newTable(), joining(n), func(o *Options) { o.Key = "public" })
+	await := func(o *Agent, limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		return o.AwaitPod(ctx, "", "", "")
+	}
+	n.wants(t, "fails", "{here [192.0.2.1] []} []", "")
+	testkit.Eventually(t, time.Minute, func() error {
+		if err := await(a, time.Second); err == nil || !strings.Contains(err.Error(), "has not made the encrypted routes") {
+			return fmt.Errorf("without routes: %v", err)
+		}
+		return nil
+	})
+	n.Lock()
+	n.fails = false
+	n.Unlock()
+	testkit.Succeed(t, await(a, time.Minute))
+	keyed := start(t, s, newTable(), func(o *Options) { o.Key, o.Nodes = "public", keyless{&network{}} })
+	testkit.Succeed(t, await(keyed, time.Minute))
+}
+
 // keyless is a network in which a node lacks a key.
 type keyless struct{ *network }
 
