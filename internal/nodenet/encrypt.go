@@ -22,6 +22,9 @@ const nowhere = -1
 // first one, they would leave by the default route, in plain text. Of two nodes with one key, the older one has it.
 func (p *plan) encrypt(self Node, others []Node) {
 	p.encrypted, p.addresses = true, rtnl.Addrs(self.Ranges)
+	for _, r := range self.Ranges { // packets to a pod that is gone
+		p.routes = append(p.routes, route{dst: r, device: nowhere})
+	}
 	owners := map[wgtypes.Key]string{}
 	if own, err := wgtypes.ParseKey(self.Key); err == nil {
 		owners[own] = self.Name
