@@ -97,19 +97,16 @@ func (n *Network) inspectEncrypted(h host, want plan) (ways []Way, err error) {
 }
 
 // shut plans routes that refuse packets to the ranges that other nodes claim in vain. It leaves out what the host, its
-// pods, Services or other nodes have.
-func (p *plan) shut(self Node, claimed, sound []Node, has Host) {
+// pods or Services have, and ranges within a range that has such a route.
+func (p *plan) shut(self Node, claimed []Node, has Host) {
 	taken := slices.Concat(has.Local, self.Ranges)
 	for _, a := range slices.Concat(has.Reserved, has.ClusterIPs) {
 		taken = append(taken, single(a))
 	}
-	for _, n := range sound {
-		taken = append(taken, n.Ranges...)
-	}
 	for _, n := range claimed {
 		for _, r := range n.Ranges {
-			if refuseRange(r, taken, nil, nil) == "" {
-				taken = append(taken, r)
+			covers := func(have route) bool { return have.dst.Bits() <= r.Bits() && have.dst.Overlaps(r) }
+			if !slices.ContainsFunc(p.routes, covers) && refuseRange(r, taken, nil, nil) == "" {
 				p.routes = append(p.routes, route{dst: r, device: nowhere})
 			}
 		}

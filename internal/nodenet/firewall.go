@@ -41,7 +41,7 @@ type firewall struct {
 	pods, kept []netip.Prefix
 	nodes      []netip.Addr // the only senders that may use the tunnel, at port; port 0: no tunnel
 	port       uint16
-	// With WireGuard, own are the ranges of this node's pods, and far of the others.
+	// With WireGuard, own are the ranges of this node's pods, and far those that others claim.
 	own, far []netip.Prefix
 }
 
@@ -54,8 +54,10 @@ func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
 	}
 	if p.encrypted {
 		f.own = self.Ranges
-		for _, n := range others {
-			f.far = append(f.far, n.Ranges...)
+		for _, r := range p.routes {
+			if !slices.Contains(f.own, r.dst) {
+				f.far = append(f.far, r.dst)
+			}
 		}
 	}
 	if p.tunnel {
