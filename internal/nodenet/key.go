@@ -46,7 +46,8 @@ func LoadKey(dir string) (PrivateKey, error) {
 		return PrivateKey{}, err
 	}
 	key, err := wgtypes.ParseKey(strings.TrimSpace(string(text)))
-	if err != nil { // the error of the library could quote the file
+	clamped := key[0]&7 == 0 && key[31]>>6 == 1 // as the kernel has it (RFC 7748, section 5)
+	if err != nil || !clamped {                 // the error of the library could quote the file
 		return PrivateKey{}, fmt.Errorf("%s is not a WireGuard key: remove it for a new key", path)
 	}
 	return PrivateKey{key}, nil

@@ -123,6 +123,9 @@ func (c *claims) add(next claim) {
 // refuseAddress returns why another node cannot have an address; empty if it can. Two nodes can claim one address: the
 // object of a machine that was replaced stays for a while.
 func (h Host) refuseAddress(a netip.Addr, self Node, services, taken claims) string {
+	if a.Zone() != "" {
+		return "has a zone"
+	}
 	for _, s := range special {
 		if s.Contains(a) {
 			return "is " + s.what

@@ -42,8 +42,9 @@ func TestClaims(t *testing.T) {
 		"10.96.0.0/12":  "10.96.0.1 of a Service", "10.96.0.1": "belongs to a Service",
 		"10.1.3.7":  "in the range 10.1.3.0/24 of node node-3",
 		"127.0.0.1": "loopback", "0.0.0.0": "unspecified", "255.255.255.255": "broadcast", "224.0.0.1": "multicast",
-		"169.254.1.1": "link-local",
-		"192.0.2.1":   "of this node", "172.17.0.1": "of this node", "10.1.1.7": "of this node's pods",
+		"169.254.1.1":  "link-local",
+		"fe80::1%eth0": "has a zone",
+		"192.0.2.1":    "of this node", "172.17.0.1": "of this node", "10.1.1.7": "of this node's pods",
 	}
 	for claim, want := range claims {
 		bad.Ranges, bad.Addresses = own, address
