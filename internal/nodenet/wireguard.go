@@ -191,8 +191,11 @@ func (p peer) lacks(have map[wgtypes.Key]wgtypes.Peer, port uint16) error {
 	}
 	want := slices.SortedFunc(slices.Values(p.ranges), netip.Prefix.Compare)
 	slices.SortFunc(ranges, netip.Prefix.Compare)
-	if there.Endpoint == nil || there.Endpoint.AddrPort().Addr().Unmap() != p.underlay ||
-		there.Endpoint.Port != int(port) || !slices.Equal(ranges, want) {
+	at := netip.AddrPortFrom(p.underlay, port)
+	elsewhere := there.Endpoint == nil || netip.AddrPortFrom(there.Endpoint.AddrPort().Addr().Unmap(),
+		uint16(there.Endpoint.Port)) != at
+	// A node can send from another address, which the kernel then answers.
+	if elsewhere && time.Since(there.LastHandshakeTime) > LateHandshake || !slices.Equal(ranges, want) {
 		return fmt.Errorf("device %s has the peer %v at %v for %v, not at %v for %v", WireGuardName, p.key,
 			there.Endpoint, ranges, p.underlay, want)
 	}
