@@ -117,12 +117,8 @@ func (p *plan) shut(self Node, claimed []Node, has Host) {
 // packets that claim to be from pods of this node, and do not come by their devices.
 func (f firewall) plain() (rules [][]expr.Any) {
 	for _, p := range f.own {
-		far := far4
-		if p.Addr().Is6() {
-			far = far6
-		}
 		rules = append(rules, slices.Concat(family(p.Addr()), onDevice(expr.MetaKeyIIFNAME, expr.CmpOpNeq), source(p.Addr()),
-			[]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: far}}, destination(p.Addr()), within(expr.CmpOpEq, p),
+			inFar(p.Addr()), destination(p.Addr()), within(expr.CmpOpEq, p),
 			verdict(&expr.Verdict{Kind: expr.VerdictDrop})),
 			slices.Concat(family(p.Addr()), source(p.Addr()), within(expr.CmpOpEq, p), []expr.Any{
 				&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
@@ -130,6 +126,23 @@ func (f firewall) plain() (rules [][]expr.Any) {
 			}, verdict(&expr.Verdict{Kind: expr.VerdictDrop})))
 	}
 	return rules
+}
+
+// sealed drops packets to pods of other nodes that would leave in plain text, by routes that are not the agent's.
+func (f firewall) sealed() (rules [][]expr.Any) {
+	for _, of := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		rules = append(rules, slices.Concat(family(of), onDevice(expr.MetaKeyOIFNAME, expr.CmpOpNeq), destination(of),
+			inFar(of), verdict(&expr.Verdict{Kind: expr.VerdictDrop})))
+	}
+	return rules
+}
+
+func inFar(of netip.Addr) []expr.Any {
+	far := far4
+	if of.Is6() {
+		far = far6
+	}
+	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: far}}
 }
 
 // foreign gives packets into WireGuard an address of the device as source, unless they are from this node's pods: the

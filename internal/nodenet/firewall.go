@@ -255,6 +255,8 @@ func (f firewall) chains(table *nftables.Table) (chains []chain) {
 	if len(f.own) > 0 {
 		plain := add("plain", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 		plain.rules = f.plain()
+		sealed := add("sealed", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityFilter)
+		sealed.rules = f.sealed()
 		into := add("encrypted", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
 		into.rules = f.foreign()
 	}

@@ -93,7 +93,6 @@ func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 	return h.Device(name)
 }
 
-// apply changes the kernel's state to a plan. It adds what a route needs before the route.
 // shut adds the routes of a plan that refuse packets.
 func (h host) shut(want plan) error {
 	have, err := h.routes()
@@ -105,6 +104,7 @@ func (h host) shut(want plan) error {
 	return err
 }
 
+// apply changes the kernel's state to a plan. It adds what a route needs before the route.
 func (h host) apply(want plan) error {
 	vxlan, err := h.device()
 	if err != nil {
@@ -184,6 +184,8 @@ func (h host) addRoute(r route) error {
 	switch {
 	case r.device == nowhere:
 		add.LinkIndex, add.Type, add.Priority = 0, unix.RTN_UNREACHABLE, math.MaxInt32
+	case !r.via.IsValid() && r.dst.Addr().Is6():
+		add.Priority = 1 // before routes of router advertisements
 	case r.via.IsValid():
 		add.Flags = int(netlink.FLAG_ONLINK)
 	}
@@ -195,4 +197,15 @@ func (h host) addRoute(r route) error {
 		return fmt.Errorf("add route to %v via %v: %w", r.dst, r.via, err)
 	}
 	return nil
+}
+
+// lasting leaves out networks whose IPv6 address expires and that lack an address of the node: anybody on a segment can
+// send the router advertisement for one.
+func (h host) lasting(networks []netip.Prefix, self Node) ([]netip.Prefix, error) {
+	addrs, err := rtnl.Dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V6) })
+	return slices.DeleteFunc(networks, func(p netip.Prefix) bool {
+		return !slices.ContainsFunc(self.Addresses, p.Contains) && slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
+			return a.Flags&unix.IFA_F_PERMANENT == 0 && rtnl.Prefix(a.IPNet) == p
+		})
+	}), err
 }

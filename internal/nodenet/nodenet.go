@@ -117,6 +117,11 @@ func (n *Network) planned(self Node, others []Node, do func(h host, want plan, o
 	if err != nil {
 		return err
 	}
+	if n.Routing == WireGuard {
+		if has.Local, err = h.lasting(has.Local, self); err != nil {
+			return err
+		}
+	}
 	claimed := others
 	others, refused := Sound(self, claimed, has)
 	segment, err := h.segmentOf(self, n.Routing)

@@ -5,6 +5,7 @@ package nodenet
 import (
 	"bufio"
 	"bytes"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -262,7 +263,7 @@ func TestWireGuardSwitched(t *testing.T) {
 	defer conn.Close()
 	testkit.Eventually(t, time.Minute, func() error {
 		_, err := conn.Write(secret)
-		return errors.Join(err, c.dropped(a, "@far4"))
+		return errors.Join(err, c.dropped(a, "saddr @far4"))
 	})
 	b.network.Routing = WireGuard
 	c.apply()
@@ -282,7 +283,7 @@ func TestWireGuardSwitched(t *testing.T) {
 
 // dropped returns an error while no rule with this text has dropped a packet.
 func (c *cluster) dropped(n *node, text string) error {
-	rules := c.run(n.ns, "nft list chain inet mustang-agent plain")
+	rules := c.run(n.ns, "nft list table inet mustang-agent")
 	for line := range strings.Lines(rules) {
 		if strings.Contains(line, text) && !strings.Contains(line, "packets 0") {
 			return nil
@@ -380,4 +381,8 @@ func TestKey(t *testing.T) {
 	_, err = LoadKey(dir)
 	testkit.Fails(t, err, path, "is not a WireGuard key")
 	testkit.Check(t, !strings.Contains(err.Error(), text[:20]), "the error has the key")
+	unclamped := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, 32)) // the kernel would change it
+	testkit.Succeed(t, os.WriteFile(path, []byte(unclamped), 0o600))
+	_, err = LoadKey(dir)
+	testkit.Fails(t, err, path, "is not a WireGuard key")
 }
