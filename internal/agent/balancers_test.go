@@ -161,8 +161,8 @@ func TestServiceOfAnotherProxyHoldsItsAddress(t *testing.T) {
 	}
 }
 
-// TestUnreadyEndpointsOwnAddresses has a Service with externalTrafficPolicy Local that publishes endpoints which are not
-// ready: their node owns its address.
+// TestUnreadyEndpointsOwnAddresses has a Service with externalTrafficPolicy Local publish endpoints that are not ready:
+// their node owns its address.
 func TestUnreadyEndpointsOwnAddresses(t *testing.T) {
 	t.Parallel()
 	s, a := kubetest.Start(t), &announced{}
@@ -225,8 +225,7 @@ func TestRefusedAddressesDelayNoOthers(t *testing.T) {
 		`"message":"set status.loadBalancer of Service shop/refused0: denied by a webhook"`: 1})
 }
 
-// TestNodesTakeNoAddresses has Nodes claim addresses of a pool, as their own or as a range of pods, which a kubelet can.
-// A Service keeps its address, and the node serves it. Another Service gets an address that nobody claims.
+// TestNodesTakeNoAddresses has Nodes claim addresses of a pool, as a kubelet can: as their own or as a range of pods. A Service keeps its address, and the node serves it. Another Service gets an address that nobody claims.
 func TestNodesTakeNoAddresses(t *testing.T) {
 	t.Parallel()
 	for claim, evil := range map[string][]string{

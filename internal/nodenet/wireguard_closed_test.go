@@ -90,8 +90,8 @@ func TestWireGuardOtherRoutes(t *testing.T) {
 	tap.check(t, "with other routes")
 }
 
-// TestWireGuardClaimedPart has an older node claim a part of a younger one's range. Packets to the rest are refused, and
-// so are packets that claim to be from there.
+// TestWireGuardClaimedPart has an older node claim a part of a younger one's range. Packets to the rest are refused, as
+// are packets that claim to be from there.
 func TestWireGuardClaimedPart(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, kind{nodes: 3, routing: WireGuard})
