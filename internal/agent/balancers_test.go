@@ -225,7 +225,8 @@ func TestRefusedAddressesDelayNoOthers(t *testing.T) {
 		`"message":"set status.loadBalancer of Service shop/refused0: denied by a webhook"`: 1})
 }
 
-// TestNodesTakeNoAddresses has Nodes claim addresses of a pool, as a kubelet can: as their own or as a range of pods. A Service keeps its address, and the node serves it. Another Service gets an address that nobody claims.
+// TestNodesTakeNoAddresses has Nodes claim addresses of a pool, as a kubelet can: as their own or as a range of pods.
+// A Service keeps its address, and the node serves it. Another Service gets an address that nobody claims.
 func TestNodesTakeNoAddresses(t *testing.T) {
 	t.Parallel()
 	for claim, evil := range map[string][]string{
