@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	adviseTime, leastAdvise = 4 * time.Minute, time.Minute
-	adviseLabsCommand       = "advise-labs"
+	adviseTime, leastAdvise, adviseMargin = 4 * time.Minute, time.Minute, 30 * time.Minute
+	adviseLabsCommand                     = "advise-labs"
 )
 
 // advice are the flags of mustang advise.
@@ -118,14 +118,17 @@ func (c *config) runAdvise(cmd *cobra.Command, a advice) error {
 	if a.format == "json" {
 		return cli.PrintJSON(c.Stdout, out)
 	}
-	return out.Write(c.Stdout, func(header []string, rows [][]any) error { return cli.PrintTable(c.Stdout, header, rows) })
+	return out.Write(cli.PrintableLines(c.Stdout), func(header []string, rows [][]any) error {
+		return cli.PrintTable(c.Stdout, header, rows)
+	})
 }
 
 // measureAdvice measures the cluster, then labs on one of its nodes, and adds the predictions. It writes the advice
 // and the labs' results beside the cluster's.
 func (c *config) measureAdvice(cmd *cobra.Command, a advice, out *advise.Advice) (err error) {
-	a.where.Note = bench.NewProgress(c.Stderr, c.Terminal).Note
-	a.where.Longest = a.time + clusterMargin
+	progress := bench.NewProgress(c.Stderr, c.Terminal)
+	a.where.Note = func(text string) { progress.Note(cli.Printable(text)) }
+	a.where.Longest = 2*a.time + adviseMargin
 	up, err := clusterbench.Up(cmd.Context(), a.where)
 	if err != nil {
 		return err
@@ -177,8 +180,8 @@ func (c *config) runLabs(ctx context.Context, up *clusterbench.Cluster, m advise
 		return file, err
 	}
 	var stdout, stderr bytes.Buffer
-	if err := up.RunLab(ctx, &stdout, io.MultiWriter(c.Stderr, &stderr), adviseLabsCommand, string(text),
-		limit.String()); err != nil {
+	told := io.MultiWriter(cli.PrintableLines(c.Stderr), &stderr)
+	if err := up.RunLab(ctx, &stdout, told, adviseLabsCommand, string(text), limit.String()); err != nil {
 		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
 		return file, fmt.Errorf("%w: %s", err, strings.TrimPrefix(lines[len(lines)-1], "mustang: "))
 	}

@@ -97,6 +97,17 @@ func TestNetworksAreFound(t *testing.T) {
 			"Calico ipip iptables: labs lack the tunnel ipip"},
 		"Calico between subnets": {map[string][]string{"nodes": {node("a", "")}, daemonSets: {daemonSet("calico-node")},
 			"ippools.crd.projectcalico.org": {pool("CrossSubnet", "Never")}}, "", "iptables", "", "add --overlay vxlan or none"},
+		"Calico dual stack": {map[string][]string{"nodes": {node("a", "")}, daemonSets: {daemonSet("calico-node")},
+			"ippools.crd.projectcalico.org": {pool("Never", "Always"), strings.Replace(pool("Never", "Never"),
+				`"spec": {`, `"spec": {"cidr": "fd00::/64", `, 1)}}, "", "iptables", "",
+			"Calico ipip iptables: labs lack the tunnel ipip"},
+		"Calico with two kinds of pools": {map[string][]string{"nodes": {node("a", "")},
+			daemonSets: {daemonSet("calico-node")}, "ippools.crd.projectcalico.org": {pool("Never", "Always"), pool("Never", "Never")}}, "", "iptables", "",
+			"add --overlay vxlan or none"},
+		"a name that begins like a network's": {map[string][]string{"nodes": {node("a", "")},
+			daemonSets: {daemonSet("california-metrics")}}, "", "iptables", "none", "--link bridge or veth"},
+		"Cilium with the link of labs": {map[string][]string{"nodes": {node("a", "")}, daemonSets: {daemonSet("cilium")}},
+			"veth", "iptables", "none", "Cilium none iptables: labs lack a path like the one of Cilium"},
 		"Cilium": {map[string][]string{"nodes": {node("a", "")}, daemonSets: {daemonSet("cilium")}, "configmaps": {
 			configMap("cilium-config", `{"routing-mode": "native", "kube-proxy-replacement": "true"}`)}}, "", "", "",
 			"Cilium none none: labs lack a path like the one of Cilium"},
@@ -126,8 +137,8 @@ func TestNetworksAreFound(t *testing.T) {
 	}
 }
 
-// TestBreaksAreNamed reads a cluster whose objects lose their effect, and kinds that may not be read.
-func TestBreaksAreNamed(t *testing.T) {
+// TestFeaturesAreNamed reads a cluster whose objects lose their effect, and kinds that may not be read.
+func TestFeaturesAreNamed(t *testing.T) {
 	policy := func(name, spec string) string {
 		return object("networking.k8s.io/v1 NetworkPolicy", "shop", name, `, "spec": `+spec)
 	}
@@ -233,8 +244,8 @@ func TestPredictions(t *testing.T) {
 	testkit.Check(t, len(advise.Predict(cluster, result.File{})[1].Predicted) == 0, "predictions without labs")
 }
 
-// TestTextHasSentencesAndBreaks writes an advice.
-func TestTextHasSentencesAndBreaks(t *testing.T) {
+// TestTextHasSentencesAndFeatures writes an advice.
+func TestTextHasSentencesAndFeatures(t *testing.T) {
 	gain := func(value, low, high float64) map[string]advise.Prediction {
 		f := func(by float64) advise.Figure {
 			return advise.Figure{Value: value * by, CI95: &[2]float64{low * by, high * by}}

@@ -44,7 +44,8 @@ type Cluster struct {
 	Unsupported []Feature `json:"unsupported"`
 	Unread      []string  `json:"unread,omitempty"`
 
-	link string // of the labs; empty if they have none
+	link      string // of the labs; empty if they have none
+	uncounted bool   // Services could not be read
 }
 
 // Feature is one that a cluster uses, with the objects that do.
@@ -53,26 +54,27 @@ type Feature struct {
 	Objects []string `json:"objects,omitempty"` // their names, or namespaces and names
 }
 
-// network is a network that is known by the name of its DaemonSet, or by annotations of nodes.
+// network is a network that is known by the names of its DaemonSets, or by annotations of nodes.
 type network struct {
 	word, name, annotation string
+	sets                   string // names of DaemonSets, with spaces between them
 	link                   string // the link of labs that resembles its pods' links; empty: none does
 	overlay                string // if it has only one
 }
 
-// networks are the known networks. The words begin parts of the names of their DaemonSets and devices.
+// networks are the known networks. A word begins a part of the name of a device: cilium in cilium_host.
 var networks = []network{
-	{"canal", "Canal", "", "veth", "vxlan"},
-	{"flannel", "flannel", "flannel.alpha.coreos.com/", "bridge", ""},
-	{"cali", "Calico", "projectcalico.org/", "veth", ""},
-	{"cilium", "Cilium", "", "", ""},
-	{"kube-router", "kube-router", "kube-router.io/", "bridge", ""},
-	{"kindnet", "kindnet", "", "veth", "none"},
-	{"aws-node", "Amazon VPC CNI", "", "veth", "none"},
-	{"antrea", "Antrea", "", "", ""},
-	{"ovn", "OVN", "", "", ""},
-	{"weave", "Weave Net", "", "bridge", ""},
-	{"mustang", Mustang, "mustang/", "", ""},
+	{"canal", "Canal", "", "canal", "veth", "vxlan"},
+	{"flannel", "flannel", "flannel.alpha.coreos.com/", "kube-flannel-ds kube-flannel", "bridge", ""},
+	{"cali", "Calico", "projectcalico.org/", "calico-node", "veth", ""},
+	{"cilium", "Cilium", "", "cilium", "", ""},
+	{"kube-router", "kube-router", "kube-router.io/", "kube-router", "bridge", ""},
+	{"kindnet", "kindnet", "", "kindnet", "veth", "none"},
+	{"aws-node", "Amazon VPC CNI", "", "aws-node", "veth", "none"},
+	{"antrea", "Antrea", "", "antrea-agent", "", ""},
+	{"ovn", "OVN", "", "ovnkube-node ovs-ovn kube-ovn-cni", "", ""},
+	{"weave", "Weave Net", "", "weave-net", "bridge", ""},
+	{"mustang", Mustang, "mustang/", "mustang", "", ""},
 }
 
 // Mustang is the name of the network that this program is.
@@ -111,6 +113,9 @@ func Read(ctx context.Context, read Reader) (Cluster, error) {
 		n := networks[r.known]
 		r.Network, r.link, r.Overlay = n.name, n.link, cmp.Or(r.Overlay, n.overlay)
 	}
+	if r.mixed {
+		r.Overlay = ""
+	}
 	r.unsupportedNodes()
 	r.features()
 	r.services()
@@ -131,6 +136,7 @@ type reading struct {
 	read                       Reader
 	known                      int    // an index of networks, or -1
 	proxied                    bool   // kube-proxy's settings were read
+	mixed                      bool   // nodes are joined in several ways
 	first                      string // node
 	old, windows, withoutRange []string
 }
@@ -174,9 +180,15 @@ func (r *reading) node(o Object) {
 			}
 		}
 		if key == "flannel.alpha.coreos.com/backend-type" {
-			r.Overlay = flannelOverlay(value)
+			r.joinedBy(flannelOverlay(value))
 		}
 	}
+}
+
+// joinedBy notes what joins some nodes.
+func (r *reading) joinedBy(overlay string) {
+	r.mixed = r.mixed || r.Overlay != "" && r.Overlay != overlay
+	r.Overlay = overlay
 }
 
 // know notes a network. Of two, the first in the list counts: a chained Mustang leaves the network to the other one.
@@ -205,7 +217,7 @@ func isOld(kernel string) bool {
 
 func (r *reading) daemonSet(o Object) {
 	for i, n := range networks {
-		if n.has(o.GetName()) {
+		if slices.Contains(strings.Fields(n.sets), o.GetName()) {
 			r.know(i)
 		}
 	}
@@ -256,16 +268,22 @@ const wireGuard = "WireGuard between nodes: set --encrypt=on, else packets are p
 
 // pool reads how Calico joins nodes.
 func (r *reading) pool(o Object) {
+	cidr, _, _ := unstructured.NestedString(o.Object, "spec", "cidr")
+	if off, _, _ := unstructured.NestedBool(o.Object, "spec", "disabled"); off || strings.Contains(cidr, ":") {
+		return // IPv4 is measured
+	}
 	ipip, _, _ := unstructured.NestedString(o.Object, "spec", "ipipMode")
 	vxlan, _, _ := unstructured.NestedString(o.Object, "spec", "vxlanMode")
 	switch never := func(mode string) bool { return mode == "" || mode == "Never" }; {
 	case vxlan == "Always":
-		r.Overlay = "vxlan"
+		r.joinedBy("vxlan")
 	case ipip == "Always":
-		r.Overlay = "ipip"
+		r.joinedBy("ipip")
 	case never(vxlan) && never(ipip):
-		r.Overlay = "none"
-	} // CrossSubnet depends on where the nodes are
+		r.joinedBy("none")
+	default: // CrossSubnet depends on where the nodes are
+		r.mixed = true
+	}
 }
 
 // unsupported notes a feature, with objects.
@@ -279,7 +297,10 @@ func (c *Cluster) Choose(link, proxy, overlay string) error {
 	if c.Network == Mustang {
 		return errors.New("the cluster's network is Mustang: measure it with mustang bench cluster")
 	}
-	c.link, c.Proxy, c.Overlay = cmp.Or(link, c.link), cmp.Or(proxy, c.Proxy), cmp.Or(overlay, c.Overlay)
+	c.Proxy, c.Overlay = cmp.Or(proxy, c.Proxy), cmp.Or(overlay, c.Overlay)
+	if c.Network == "" {
+		c.link = link
+	}
 	var missing []string
 	if c.link == "" && c.Network == "" {
 		missing = append(missing, "--link bridge or veth: the pods' links")
@@ -304,13 +325,15 @@ type Model struct {
 	Services int    `json:"services"` // ports of Services
 }
 
-// mostServices limits the rules of a lab: iptables takes seconds to write more.
-const mostServices = 10_000
+// mostServices limits the rules of a lab: with 10,000, labs took 303 s of their 60.
+const mostServices = 1000
 
 // Model returns what labs build, or why they cannot.
 func (c Cluster) Model() (Model, error) {
 	m := Model{c.link, c.Proxy, c.Overlay, min(c.Ports, mostServices)}
 	switch {
+	case c.uncounted:
+		return m, errors.New("labs need the number of Services, which cannot be read")
 	case m.Link == "":
 		return m, fmt.Errorf("labs lack a path like the one of %s", c.Network)
 	case m.Proxy != "iptables" && m.Proxy != "nftables":

@@ -86,6 +86,9 @@ func (r *reading) features() {
 		if on, _, _ := unstructured.NestedBool(o.Object, "spec", "wireguardEnabled"); on {
 			r.unsupported(wireGuard)
 		}
+		if on, _, _ := unstructured.NestedBool(o.Object, "spec", "bpfEnabled"); on {
+			r.link = "" // no lab has Calico's eBPF
+		}
 	})
 	r.classed(kindOf("gateway.networking.k8s.io", "v1", "gatewayclasses"), "controllerName", "gateways",
 		"gatewayClassName")
@@ -127,6 +130,7 @@ func (r *reading) services() {
 			broken[nameOf(o)] = err.Error()
 		}
 	}
+	unread := len(r.Unread)
 	r.each(kindOf("", "v1", "services"), func(o Object) {
 		labels := o.GetLabels()
 		ip, _, _ := unstructured.NestedString(o.Object, "spec", "clusterIP")
@@ -140,6 +144,7 @@ func (r *reading) services() {
 		}
 		note(o, func(n manifest.Name, data []byte) error { _, err := all.PutService(n, data); return err })
 	})
+	r.uncounted = len(r.Unread) > unread
 	r.each(kindOf("discovery.k8s.io", "v1", "endpointslices"), func(o Object) {
 		endpoints, _, _ := unstructured.NestedSlice(o.Object, "endpoints")
 		r.Endpoints += len(endpoints)

@@ -40,8 +40,13 @@ var units = map[string]string{result.WorkloadTCPRR: "requests", result.WorkloadT
 // Write writes the sentences, a table of rows, and what would break.
 func (a Advice) Write(w io.Writer, table func(header []string, rows [][]any) error) error {
 	c := a.Cluster
-	fmt.Fprintf(w, "Now: %s, overlay %s; kube-proxy's mode: %s; nodes: %d; ports of Services: %d; endpoints: %d.\n\n",
+	fmt.Fprintf(w, "Now: %s, overlay %s; kube-proxy's mode: %s; nodes: %d; ports of Services: %d; endpoints: %d.\n",
 		orUnknown(c.Network), orUnknown(c.Overlay), orUnknown(c.Proxy), c.Nodes, c.Ports, c.Endpoints)
+	if a.Model != nil && a.Model.Services < c.Ports {
+		fmt.Fprintf(w, "Labs have the rules of %d ports: with more, kube-proxy's iptables mode costs more than they show.\n",
+			a.Model.Services)
+	}
+	fmt.Fprintln(w)
 	for i, s := range sentences {
 		fmt.Fprintf(w, "%d. %s\n", i+1, a.sentence(s.plan, s.text))
 	}

@@ -203,7 +203,8 @@ func (a *Agent) checkChecksums(before uint64) uint64 {
 		a.notePath(a.Node, "", "")
 	default:
 		a.notePath(a.Node, status.PathChecksums, fmt.Sprintf("%d packets arrived with a wrong TCP or UDP checksum: "+
-			"checksum offload may be broken on other nodes; mustang agent preflight --peer finds them", now-before))
+			"checksum offload may be broken on other nodes, or a machine sends such packets; mustang agent preflight --peer "+
+			"finds the node", now-before))
 	}
 	return now
 }

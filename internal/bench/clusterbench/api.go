@@ -111,7 +111,7 @@ func (a *api) removeNamespace(note func(string)) error {
 }
 
 const (
-	pageItems = 500
+	pageItems = 50              // a tenant's objects can have a megabyte each
 	readTime  = 2 * time.Minute // limits the reading of all objects of a kind
 )
 

@@ -45,7 +45,12 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	for _, p := range c.pods {
-		if err := c.start(ctx, p); err != nil {
+		err := c.start(ctx, p)
+		if p.lab && err != nil && ctx.Err() == nil {
+			c.labless = err.Error()
+			continue
+		}
+		if err != nil {
 			return nil, err
 		}
 		if p.server && !p.host {

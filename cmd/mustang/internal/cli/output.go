@@ -66,6 +66,21 @@ func Printable(text string) string {
 	}, text)
 }
 
+// PrintableLines returns a writer that writes each character of a line that is not printable as a question mark: others
+// than the user chose these texts.
+func PrintableLines(w io.Writer) io.Writer { return printableLines{w} }
+
+type printableLines struct{ to io.Writer }
+
+func (p printableLines) Write(text []byte) (int, error) {
+	lines := strings.Split(string(text), "\n")
+	for i, line := range lines {
+		lines[i] = Printable(line)
+	}
+	_, err := io.WriteString(p.to, strings.Join(lines, "\n"))
+	return len(text), err
+}
+
 // PrintJSON writes a value as indented JSON.
 func PrintJSON(w io.Writer, value any) error {
 	encoder := json.NewEncoder(w)
