@@ -152,29 +152,33 @@ func (m measured) replace(path string) error {
 func (m measured) text() string {
 	var b strings.Builder
 	all := m.claims()
-	better, worse := 0, 0
+	var better, worse []string
 	for _, c := range all {
-		if c.worse {
-			worse++
-		}
-		if c.better {
-			better++
+		line := fmt.Sprintf("| %s | %s | %s | %.2f | %.2f to %.2f |", c.peer.title, titleOf(c.path), c.column.title,
+			c.Value, c.Interval[0], c.Interval[1])
+		switch {
+		case c.better:
+			better = append(better, line)
+		case c.worse:
+			worse = append(worse, line)
 		}
 	}
 	fmt.Fprintf(&b, "\n## Where another network is better\n\nOf %d figures, another network is better than Mustang in "+
-		"%d, and worse in %d.\n", len(all), better, worse)
-	if better > 0 {
-		fmt.Fprintln(&b, "\n| network | path | figure | times Mustang's | 95 % interval |\n|---|---|---|--:|--:|")
-	}
-	for _, c := range all {
-		if c.better {
-			fmt.Fprintf(&b, "| %s | %s | %s | %.2f | %.2f to %.2f |\n", c.peer.title, titleOf(c.path), c.column.title,
-				c.Value, c.Interval[0], c.Interval[1])
+		"%d, and worse in %d.\n", len(all), len(better), len(worse))
+	for i, lines := range [][]string{better, worse} {
+		if len(lines) > 0 {
+			fmt.Fprintf(&b, "\n| %s | path | figure | times Mustang's | 95 %% interval |\n|---|---|---|--:|--:|\n%s\n",
+				[]string{"better", "worse"}[i], strings.Join(lines, "\n"))
 		}
 	}
-	fmt.Fprintf(&b, "\nMachine: %s; Kubernetes %s; %s. Turns: %d.\nCommands: `%s`.\n"+
+	turns := 0 // without those of pods under default deny alone
+	for _, p := range peers {
+		turns = max(turns, len(m.samples(p.name, traffic[0].on(paths[1][0]))))
+	}
+	fmt.Fprintf(&b, "\nMachine: %s; Kubernetes %s; %s. Turns: %d.\n"+
+		"Commands:\n\n```sh\n%s\n```\n\n"+
 		"Between hosts, figures differ by up to %.0f %%: by noise, and by rules of kube-proxy that hosts pass too.\n",
-		m.Machine, m.Kubernetes, m.Date, m.turns(), strings.Join(m.Commands, "`, `"), m.noise())
+		m.Machine, m.Kubernetes, m.Date, turns, strings.Join(m.Commands, "\n"), m.noise())
 	for _, path := range paths {
 		fmt.Fprintf(&b, "\n### %s\n%s", path[1], m.table(path[0], traffic, all))
 	}
