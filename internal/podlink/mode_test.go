@@ -70,10 +70,12 @@ func loadModules(t *testing.T) {
 func namedElsewhere() map[string][]string {
 	kinds := []string{"veth", "bridge", "macvlan", "netkit", "tun", "tap"} // the kernel's kinds of devices
 	return map[string][]string{
-		"internal/bench/suites/":           names(),        // tables of rows
-		"internal/lab/topology.go":         {"veth"},       // default of lab up
-		"internal/lab/labfile/hosts.go":    {"veth"},       // default of a pod in a file
-		"cmd/mustang/lab.go":               {"veth"},       // default of lab up
+		"internal/bench/suites/":           names(),            // tables of rows
+		"internal/lab/topology.go":         {"veth"},           // default of lab up
+		"internal/lab/labfile/hosts.go":    {"veth"},           // default of a pod in a file
+		"cmd/mustang/lab.go":               {"veth"},           // default of lab up
+		"cmd/mustang/advise.go":            {"veth", "bridge"}, // links of other networks
+		"internal/advise/cluster.go":       {"veth", "bridge"},
 		"internal/lab/docker.go":           {"bridge"},     // Docker's network driver
 		"internal/cni/netconf/validate.go": {"bridge"},     // key of a network configuration
 		"cmd/mustang/cni.go":               {"bridge"},     // flag
