@@ -69,12 +69,19 @@ func TestLoadBalancerWithoutCloud(t *testing.T) {
 		mac := c.neighbour(client, addr)
 		owner := macs[mac]
 		testkit.Require(t, owner != nil, "%s is at %s, which is not a node", addr, mac)
-		c.ip(fmt.Sprintf("-n %s neigh replace %s lladdr %s dev eth0 nud probe", client.Name(), addr, mac))
+		probe := func() {
+			c.ip(fmt.Sprintf("-n %s neigh replace %s lladdr %s dev eth0 nud probe", client.Name(), addr, mac))
+		}
+		probe()
 		testkit.Eventually(t, time.Minute, func() error {
-			if out := c.ip("-n " + client.Name() + " neigh show " + addr); !strings.Contains(out, "REACHABLE") {
-				return fmt.Errorf("a neighbour asks the owner again: %s", out)
+			out := c.ip("-n " + client.Name() + " neigh show " + addr)
+			if strings.Contains(out, "REACHABLE") {
+				return nil
 			}
-			return nil
+			if !strings.Contains(out, "PROBE") { // an announcement ends the probing of a neighbour
+				probe()
+			}
+			return fmt.Errorf("a neighbour asks the owner again: %s", out)
 		})
 		owner.ready("Unknown")
 		testkit.Eventually(t, time.Minute, func() error {

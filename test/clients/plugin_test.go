@@ -64,7 +64,7 @@ func references() []plugin {
 		{name: "bridge", version: "1.0.0", leases: hostLocal, slow: true, ports: true, plugins: []object{
 			{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": ipam("10.88.1.0/24", "fd00:88:1::/64")},
 			{"type": "portmap", "capabilities": object{"portMappings": true}}}},
-		{name: "ptp", version: "1.0.0", leases: hostLocal, plugins: []object{
+		{name: "ptp", version: "1.0.0", leases: hostLocal, slow: true, plugins: []object{
 			{"type": "ptp", "ipam": ipam("10.88.2.0/24", "fd00:88:2::/64")}}},
 		{name: "macvlan", version: "1.0.0", leases: hostLocal, apart: true, plugins: []object{
 			{"type": "macvlan", "master": uplink, "mode": "bridge", "ipam": ipam("10.88.3.0/24", "fd00:88:3::/64")}}},
