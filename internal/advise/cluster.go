@@ -240,7 +240,7 @@ func (r *reading) configMap(o Object) {
 	}
 }
 
-// cilium reads Cilium's settings, also those of versions before 1.14.
+// cilium reads the settings of Cilium. Versions before 1.14 have other names for them.
 func (r *reading) cilium(data map[string]string) {
 	switch {
 	case data["routing-mode"] == "native", data["tunnel"] == "disabled":

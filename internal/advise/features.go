@@ -116,7 +116,7 @@ func (r *reading) classed(classes Kind, controller, objects, class string) {
 	}
 }
 
-// services counts Services, and looks for those that Mustang does not serve in full.
+// services counts Services, and notes each Service that Mustang does not fully serve.
 func (r *reading) services() {
 	all := manifest.NewCluster(manifest.Options{Node: r.first})
 	var global []string

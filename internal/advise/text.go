@@ -13,11 +13,11 @@ import (
 	"mustang/internal/result"
 )
 
-// Advice is what a cluster's network costs now, what another would give, and what would break.
+// Advice has the figures of a cluster's network, predictions for other networks, and features that would break.
 type Advice struct {
 	Schema  int     `json:"schema"`
 	Cluster Cluster `json:"cluster"`
-	// Model is what labs built; nil if they could not, for the reason in Unpredicted.
+	// Model describes the labs. It is nil if there were none: Unpredicted has the reason.
 	Model       *Model   `json:"model"`
 	Rows        []Row    `json:"rows"`
 	Unpredicted []string `json:"unpredicted,omitempty"`

@@ -226,7 +226,7 @@ func TestRefusedAddressesDelayNoOthers(t *testing.T) {
 }
 
 // TestNodesTakeNoAddresses has Nodes claim addresses of a pool, as a kubelet can: as their own or as a range of pods.
-// A Service keeps its address, and the node serves it. Another Service gets an address that nobody claims.
+// The Service keeps its address, and the node serves it. A second Service gets an address that no Node claims.
 func TestNodesTakeNoAddresses(t *testing.T) {
 	t.Parallel()
 	for claim, evil := range map[string][]string{

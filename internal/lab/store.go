@@ -31,7 +31,7 @@ const DefaultDir = "/run/mustang"
 type Store struct {
 	Dir     string // the directory. Up creates it.
 	Program string // the static mustang that containers run; empty means the running program
-	// Groupless makes no control groups: in a pod that sees those of its whole node, a killed lab would leave one there.
+	// Groupless is for a pod that sees its node's control groups. Labs then make none: a killed lab would leave one.
 	Groupless bool
 }
 

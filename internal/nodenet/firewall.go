@@ -41,7 +41,7 @@ type firewall struct {
 	pods, kept []netip.Prefix
 	nodes      []netip.Addr // the only senders that may use the tunnel, at port; port 0: no tunnel
 	port       uint16
-	// With WireGuard, own are the ranges of this node's pods, and far those that others claim.
+	// With WireGuard, own has the ranges of this node's pods, and far the ranges that other nodes claim.
 	own, far []netip.Prefix
 }
 

@@ -118,8 +118,8 @@ func TestWireGuardClaimedPart(t *testing.T) {
 	}))(t))
 }
 
-// TestWireGuardOtherAddress has a node send from another address than that of its object. The peer answers there, which
-// Apply and Inspect accept.
+// TestWireGuardOtherAddress has a node send from an address that its Node object lacks. The peer answers that address.
+// Apply and Inspect accept this.
 func TestWireGuardOtherAddress(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, kind{nodes: 2, routing: WireGuard, family: "ipv4"})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Program coredns is CoreDNS with the plugins that a cluster of tests needs, and those of kubeadm's configuration.
+// Program coredns is CoreDNS with the plugins of the tests' configuration and of kubeadm's.
 package main
 
 import (

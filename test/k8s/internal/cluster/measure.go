@@ -54,7 +54,7 @@ func (c *Cluster) Bench(flags ...string) (b Bench, err error) {
 	return b, err
 }
 
-// Advice is what is read of an advice of `mustang advise`.
+// Advice has the fields of `mustang advise -o json` that a comparison needs.
 type Advice struct {
 	Rows []struct {
 		Path, Workload string

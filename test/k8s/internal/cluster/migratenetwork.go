@@ -32,7 +32,7 @@ func (m *migration) leave(n *node) error {
 	)
 }
 
-// entry is what the page adds to the list of the other plugin.
+// entry is the page's entry for the list of the other plugin.
 const entry = `{"type": "mustang-cni", "chained": true, "services": "both", "policies": "agent"}`
 
 // chain adds the entry to the list, or removes it.

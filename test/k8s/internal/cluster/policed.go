@@ -14,10 +14,11 @@ import (
 // Policed has the packets of pods that start under policies, as they arrive outside. Times begin with a pod's process,
 // which sends a packet at once, then every 20 ms, and after a second every 120 ms.
 type Policed struct {
-	Denied, Leaked, Allowed int             // pods that may send nothing, those that did, and pods that may
-	Last                    time.Duration   // of the last packet that leaked
-	First                   []time.Duration // of the first packet of each allowed pod
-	Started                 time.Duration   // from the request to the API server until all pods are ready
+	Denied, Allowed int             // pods by what their policies are
+	Leaked          int             // denied pods of which a packet arrived
+	Last            time.Duration   // of the last packet that leaked
+	First           []time.Duration // of the first packet of each allowed pod
+	Started         time.Duration   // from the request to the API server until all pods are ready
 }
 
 const (
