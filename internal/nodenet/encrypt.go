@@ -96,17 +96,35 @@ func (n *Network) inspectEncrypted(h host, want plan) (ways []Way, err error) {
 	return ways, nil
 }
 
-// shut plans routes that refuse packets to the ranges that other nodes claim in vain. It leaves out what the host, its
-// pods or Services have, and ranges within a range that has such a route.
-func (p *plan) shut(self Node, claimed []Node, has Host) {
+// shut plans an unreachable route for each range that other nodes claim and do not get. A range with addresses of
+// sound nodes goes to closed instead. shut leaves out what the host, its pods or Services have, and ranges within a
+// range that has an unreachable route.
+func (p *plan) shut(self Node, claimed, sound []Node, has Host) {
 	taken := slices.Concat(has.Local, self.Ranges)
 	for _, a := range slices.Concat(has.Reserved, has.ClusterIPs) {
 		taken = append(taken, single(a))
 	}
+	planned := map[netip.Prefix]bool{}
+	for _, r := range p.routes {
+		planned[r.dst] = true
+	}
 	for _, n := range claimed {
 		for _, r := range n.Ranges {
 			covers := func(have route) bool { return have.dst.Bits() <= r.Bits() && have.dst.Overlaps(r) }
-			if !slices.ContainsFunc(p.routes, covers) && refuseRange(r, taken, nil, nil) == "" {
+			if planned[r] || slices.ContainsFunc(p.routes, covers) || refuseRange(r, taken, nil, nil) != "" {
+				continue
+			}
+			before := len(p.open)
+			for _, n := range sound {
+				for _, a := range n.Addresses {
+					if r.Contains(a) {
+						p.open = append(p.open, single(a))
+					}
+				}
+			}
+			if len(p.open) > before {
+				p.closed = append(p.closed, r)
+			} else {
 				p.routes = append(p.routes, route{dst: r, device: nowhere})
 			}
 		}
@@ -138,11 +156,10 @@ func (f firewall) sealed() (rules [][]expr.Any) {
 }
 
 func inFar(of netip.Addr) []expr.Any {
-	far := far4
 	if of.Is6() {
-		far = far6
+		return append([]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: far6}}, notIn(open6)...)
 	}
-	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: far}}
+	return append([]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: far4}}, notIn(open4)...)
 }
 
 // foreign gives packets into WireGuard an address of the device as source, unless they are from this node's pods: the

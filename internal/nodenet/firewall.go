@@ -28,6 +28,8 @@ const (
 	nodesSet  = "nodes"
 	far4      = "far4"
 	far6      = "far6"
+	open4     = "open4"
+	open6     = "open6"
 )
 
 var notUnicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
@@ -41,8 +43,9 @@ type firewall struct {
 	pods, kept []netip.Prefix
 	nodes      []netip.Addr // the only senders that may use the tunnel, at port; port 0: no tunnel
 	port       uint16
-	// With WireGuard, own has the ranges of this node's pods, and far the ranges that other nodes claim.
-	own, far []netip.Prefix
+	// With WireGuard, own has the ranges of this node's pods, far the ranges that other nodes claim, and open the
+	// addresses of nodes in far.
+	own, far, open []netip.Prefix
 }
 
 func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
@@ -53,7 +56,7 @@ func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
 		}
 	}
 	if p.encrypted {
-		f.own = self.Ranges
+		f.own, f.far, f.open = self.Ranges, slices.Clone(p.closed), p.open
 		for _, r := range p.routes {
 			if !slices.Contains(f.own, r.dst) {
 				f.far = append(f.far, r.dst)
@@ -174,9 +177,10 @@ func (f firewall) sets(table *nftables.Table) (sets []set) {
 			sets = append(sets, set{addressSet(table, name, is4, true), intervals(f.kept, is4)})
 		}
 	}
-	if len(f.own) > 0 {
-		for name, is4 := range map[string]bool{far4: true, far6: false} {
-			sets = append(sets, set{addressSet(table, name, is4, true), intervals(f.far, is4)})
+	if len(f.own)+len(f.far) > 0 {
+		for name, of := range map[string][]netip.Prefix{far4: f.far, far6: f.far, open4: f.open, open6: f.open} {
+			is4 := name == far4 || name == open4
+			sets = append(sets, set{addressSet(table, name, is4, true), intervals(of, is4)})
 		}
 	}
 	if f.port == 0 {
@@ -252,7 +256,7 @@ func (f firewall) chains(table *nftables.Table) (chains []chain) {
 			c.rules = append(c.rules, slices.Concat(leaving(p), verdict(&expr.Masq{FullyRandom: true})))
 		}
 	}
-	if len(f.own) > 0 {
+	if len(f.own)+len(f.far) > 0 {
 		plain := add("plain", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 		plain.rules = f.plain()
 		sealed := add("sealed", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityFilter)

@@ -33,9 +33,9 @@ func (h host) segment(a netip.Addr) int {
 	return routes[0].LinkIndex
 }
 
-// segmentOf returns segment for a node with routing. With Auto the other node decides too, by this node's address. So
-// both are on one segment only if the device that leads there has this node's address, or the prefix of this node's
-// address contains the other, unless no device has it. Devices without neighbours, such as VPNs, ignore the next hop.
+// segmentOf returns segment for a node with routing. With Auto the other node decides too, by this node's address. Both
+// are on one segment only if the device that leads there has this address, or the prefix of this address contains the
+// other, or no device has this address. Devices without neighbours, such as VPNs, ignore the next hop.
 func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error) {
 	if routing != Auto {
 		return h.segment, nil
@@ -178,6 +178,9 @@ func (h host) routes() (map[route]netlink.Route, error) {
 	return own, nil
 }
 
+// ErrOtherRoute means that another program has a route to a range. With WireGuard, nftables drops packets that take it.
+var ErrOtherRoute = errors.New("one exists and is not the agent's")
+
 func (h host) addRoute(r route) error {
 	add := netlink.Route{LinkIndex: r.device, Dst: rtnl.DeviceAddress(r.dst).IPNet, Gw: r.via.AsSlice(),
 		Protocol: protocol}
@@ -191,7 +194,7 @@ func (h host) addRoute(r route) error {
 	}
 	err := h.RouteAdd(&add)
 	if errors.Is(err, unix.EEXIST) {
-		err = errors.New("one exists and is not the agent's")
+		err = ErrOtherRoute
 	}
 	if err != nil {
 		return fmt.Errorf("add route to %v via %v: %w", r.dst, r.via, err)

@@ -130,7 +130,7 @@ func (n *Network) planned(self Node, others []Node, do func(h host, want plan, o
 	}
 	want := newPlan(self, others, n.Routing, segment)
 	if want.encrypted {
-		want.shut(self, claimed, has)
+		want.shut(self, claimed, others, has)
 	}
 	want.refused = append(refused, want.refused...)
 	return do(h, want, others)

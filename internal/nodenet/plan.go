@@ -84,6 +84,8 @@ type plan struct {
 
 	peers   []peer
 	routes  []route
+	closed  []netip.Prefix // refused ranges without a route: nftables drops packets to them, except to open
+	open    []netip.Prefix
 	refused []error // the errors about nodes that are not reached
 }
 

@@ -192,6 +192,15 @@ func TestTunnelWithoutIPv6(t *testing.T) {
 	c.reach("without IPv6")
 }
 
+// TestRefusedRangeAroundNode has a refused range that contains a node: all addresses of the node stay reachable.
+func TestRefusedRangeAroundNode(t *testing.T) {
+	p, first := plan{}, netip.MustParseAddr("203.0.113.9")
+	p.shut(Node{}, []Node{{Ranges: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}},
+		[]Node{{Addresses: []netip.Addr{first, first.Next()}}}, Host{})
+	testkit.Check(t, len(p.closed) == 1 && slices.Equal(p.open, []netip.Prefix{single(first), single(first.Next())}),
+		"nftables drops packets to %v, except to %v", p.closed, p.open)
+}
+
 // TestIntervals has intervals of prefixes that hold, overlap and follow each other, and that reach to the last address.
 func TestIntervals(t *testing.T) {
 	for prefixes, want := range map[string]string{

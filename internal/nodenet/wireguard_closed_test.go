@@ -69,7 +69,7 @@ func TestWireGuardOtherRoutes(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, kind{nodes: 2, routing: WireGuard})
 	a, b := c.nodes[0], c.nodes[1]
-	tap := c.wiretap(a)
+	tap := c.wiretap(b)
 	// A router advertisement adds the like. The route is in the way before the agent's and after it.
 	c.ip(a.ns, "addr add fd00:1:2::9/64 dev eth0 nodad valid_lft 3600 preferred_lft 3600")
 	c.ip(a.ns, "-6 route add fd00:1:2::/64 via 2001:db8::2 dev eth0 metric 100")
@@ -87,6 +87,10 @@ func TestWireGuardOtherRoutes(t *testing.T) {
 	err := a.network.Apply(a.Node, c.others(a))
 	testkit.Fails(t, err, "add route to 10.1.2.0/24", "one exists and is not the agent's")
 	c.drops(a, "ip daddr @far4", testkit.Must(testkit.Dial(a.pod, "udp", discard[0]))(t))
+	a.Ranges = nil // its own packets are dropped before it has a range
+	err = a.network.Apply(a.Node, c.others(a))
+	testkit.Fails(t, err, "one exists and is not the agent's")
+	c.drops(a, "ip daddr @far4", testkit.Must(testkit.Dial(a.ns, "udp", discard[0]))(t))
 	tap.check(t, "with other routes")
 }
 
@@ -135,5 +139,28 @@ func TestWireGuardOtherAddress(t *testing.T) {
 		ways, _, err := a.network.Inspect(a.Node, c.others(a))
 		testkit.Check(t, err == nil && len(ways) == 1 && ways[0].There, "%+v, %v", ways, err)
 		c.must(a.network.Apply(a.Node, c.others(a)))
+	}
+}
+
+// TestWireGuardClaimedNodes has a node claim the network of another node's address, which a router leads to. Packets to
+// that node still reach it, other packets to the network are dropped.
+func TestWireGuardClaimedNodes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, kind{nodes: 3, routing: WireGuard, routed: true})
+	a, b, bad := c.nodes[0], c.nodes[1], c.nodes[2]
+	c.apply()
+	bad.Created = time.Now()
+	for f, far := range []string{"ip daddr @far4", "ip6 daddr @far6"} {
+		claim := families[f].routed(2).Masked()
+		bad.Ranges = append(bad.Ranges, claim)
+		err := a.network.Apply(a.Node, c.others(a))
+		testkit.Fails(t, err, fmt.Sprintf("node node-3: its range %v contains the address %v of node node-2", claim,
+			b.Addresses[f]))
+		server := testkit.Echo(t, b.pod, "udp", netip.AddrPortFrom(b.pods[f], 0).String()).String()
+		testkit.Must(c.roundTrip(a.pod, "udp", server, secret))(t)
+		server = testkit.Echo(t, b.ns, "udp", netip.AddrPortFrom(b.Addresses[f], 0).String()).String()
+		testkit.Must(c.roundTrip(a.ns, "udp", server, secret))(t)
+		rest := netip.AddrPortFrom(b.Addresses[f].Next(), 9).String()
+		c.drops(a, far, testkit.Must(testkit.Dial(a.pod, "udp", rest))(t))
 	}
 }

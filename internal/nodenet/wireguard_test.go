@@ -229,7 +229,8 @@ func TestWireGuardFailsClosed(t *testing.T) {
 	addresses := thief.Addresses
 	thief.Addresses, thief.Created = []netip.Addr{b.pods[0].Next()}, time.Time{}
 	left("a claimed range", "node node-2: its range 10.1.2.0/24 contains the address")
-	refused("a claimed range")
+	rest := netip.AddrPortFrom(b.pods[0].Next().Next(), 9).String()
+	c.drops(a, "ip daddr @far4", testkit.Must(testkit.Dial(a.pod, "udp", rest))(t))
 	thief.Addresses = addresses
 	c.ip(b.ns, "link set "+WireGuardName+" down")
 	thief.setKey(t) // it does not use this one
