@@ -69,11 +69,11 @@ func (c *config) agent() *cobra.Command {
 		Use:   "agent --node NAME",
 		Short: "Serve the Services and policies of a Kubernetes cluster on this node, until a signal ends it",
 		Long: `Follow the Services, EndpointSlices and network policies of a Kubernetes cluster, and program them
-in this node's datapath, as owner agent. Services and policies of other owners stay. The agent changes
-nothing before it has read all objects. When it ends or is killed, services and policies stay in force.
+in this node's datapath. Services and policies of the command line stay. The agent changes nothing
+before it has read all objects. If it ends or is killed, Services and policies stay in force.
 Also connect the pods of this node with the pods of other nodes.
 
-Without --kubeconfig it uses the service account of the pod that it is in.`,
+Without --kubeconfig, the agent uses the service account of its pod.`,
 		Example: "  mustang agent --node=node-1 --kubeconfig=/etc/kubernetes/admin.conf",
 		Args:    cli.KnownCommand,
 		PreRunE: cli.Check(o.check),
@@ -90,8 +90,8 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.cgroup, "cgroup", "",
 		"control group whose processes reach services, a `path`, or none; by default the root of cgroup v2")
 	flags.StringArrayVar(&o.uplinks, "uplink", nil,
-		"`device` by which clients outside reach services, or none; repeat for more; by default those with an InternalIP "+
-			"of the node")
+		"`device` through which clients outside reach services, or none; repeat for more; by default devices with an "+
+			"InternalIP of the node")
 	flags.Var(cli.List(&o.nodePorts, parseNodePorts, "a prefix like 192.0.2.0/24, or primary alone"), "nodeport-addresses",
 		"`prefix` of addresses of the node that have the node ports; repeat for more; or primary: the Node "+
 			"object's; by default all")
@@ -108,7 +108,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 		"`interval` of checks of the path to another node, such as 5m: the path MTU. Answer checks of other nodes at UDP "+
 			"port "+fmt.Sprint(pathprobe.DefaultPort)+"; 0: off")
 	flags.StringVar(&o.cniSocket, "cni-socket", server.DefaultSocket,
-		"`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+
+		"`path` of the socket at which the agent works for the CNI plugin, or none; the plugin uses the default, or $"+
 			server.SocketVariable)
 	node.AddNodeNamespace(flags, &o.netns)
 	node.AddRunDir(flags, &o.runDir)
@@ -281,7 +281,7 @@ func serveAt(ctx context.Context, flag, address string, handler http.Handler) er
 	}
 	err := status.Serve(ctx, address, handler)
 	if errors.Is(err, unix.EADDRINUSE) {
-		err = fmt.Errorf("%w: does kube-proxy run? Its DaemonSet has to go first", err)
+		err = fmt.Errorf("%w: if kube-proxy runs here, see docs/replace-kube-proxy.md", err)
 	}
 	if err != nil {
 		return fmt.Errorf("--%s-address=%s: %w", flag, address, err)

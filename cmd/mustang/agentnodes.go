@@ -50,12 +50,12 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 			"can be), or off")
 	flags.Uint16Var(&a.options.Port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the same on all nodes")
 	flags.Var(cli.OneOf(&a.encrypt, encryptOff, encryptOn), "encrypt",
-		"on: WireGuard encrypts packets between pods of different nodes, and --routing must be auto; off")
+		"off, or on: WireGuard encrypts packets between pods of different nodes; needs --routing=auto and --masquerade")
 	flags.Uint16Var(&a.options.Encryption.Port, "encrypt-port", nodenet.WireGuardPort,
 		"UDP `port` of WireGuard, the same on all nodes")
 	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "masquerade traffic from pods to outside the cluster")
 	flags.Var(cli.List(&a.options.Kept, netip.ParsePrefix, "a prefix like 10.0.0.0/8"), "masquerade-exclude",
-		"`prefix` of destinations that are not masqueraded, as the pods of all nodes")
+		"`prefix` of destinations that see the pod's address, as pods of all nodes do; repeat for more")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "",

@@ -190,6 +190,7 @@ func TestValuesSchema(t *testing.T) {
 		"at '/agent/link'":   func() { values["agent"].(map[string]any)["link"] = "foo" },
 		"clean":              func() { values["clean"] = true },
 		"/apiServer/port":    func() { values["apiServer"].(map[string]any)["port"] = "https" },
+		"/agent/pathCheck":   func() { values["agent"].(map[string]any)["pathCheck"] = "30s" },
 		"/agent/extraFlags/": func() { values["agent"].(map[string]any)["extraFlags"] = []any{7} },
 	} {
 		values = nil

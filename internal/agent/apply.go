@@ -131,8 +131,8 @@ func (a *Agent) policiesTook(took time.Duration) {
 	a.podsDue = time.Now().Add(min(took, longestRest))
 }
 
-// AwaitPod waits until the tables contain the policies that the agent had read when it first had a Pod of this node,
-// its labels and its namespace. The UID is the runtime's, which for a static Pod differs from the mirror's; empty: any.
+// AwaitPod waits until the agent has read a Pod of this node, its labels and its namespace, and the tables contain the
+// policies read by then. The UID is the runtime's, which for a static Pod differs from the mirror's; empty: any.
 // An empty name stands for a pod outside the cluster: AwaitPod then waits only for the tables. If the context ends, the
 // error names the missing part.
 func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error {

@@ -56,9 +56,9 @@ func (e *AbsentError) Error() string {
 	return fmt.Sprintf("no device has an address of the node: %s", e.Addresses)
 }
 
-// Attach attaches the programs of uplinks and of the node's processes, with the addresses of the Node object, and the
-// source guard to host devices made after pods on the same parent. It enables forwarding. Attached programs stay. An
-// error may be an *[AbsentError].
+// Attach attaches the programs of uplinks and of the node's processes, with the addresses of the Node object. It also
+// attaches the source guard to host devices made after pods on the same parent, and enables forwarding. Attached
+// programs stay. An error may be an *[AbsentError].
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
 	_, err := h.Datapath.GuardParents(ctx)
 	if h.Forward != nil {

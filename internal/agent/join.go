@@ -104,7 +104,9 @@ func (a *Agent) joinNodes(ctx context.Context) {
 func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.Node, available bool) error {
 	errs := a.Nodes.Apply(self, others)
 	a.mu.Lock()
-	failed := func(err error) bool { return !errors.As(err, new(*nodenet.NodeError)) }
+	failed := func(err error) bool {
+		return !errors.As(err, new(*nodenet.NodeError)) && !errors.Is(err, nodenet.ErrOtherRoute)
+	}
 	a.nodes.joined = a.nodes.joined || !slices.ContainsFunc(parts(errs), failed)
 	a.attach, a.nodes.unread = true, true // a tunnel may be new, and the host may have other networks
 	for _, err := range parts(errs) {

@@ -130,8 +130,8 @@ func TestKeyIsPublished(t *testing.T) {
 	published("off", false)
 }
 
-// TestPodsAwaitRoutes has ADD wait while the routes of WireGuard cannot be made. A node that cannot be joined delays no
-// pod.
+// TestPodsAwaitRoutes has ADD wait while the routes of WireGuard cannot be made. A node that cannot be joined and a
+// route of another program delay no pod.
 func TestPodsAwaitRoutes(t *testing.T) {
 	s, n := kubetest.Start(t), &network{fails: true}
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
@@ -156,9 +156,10 @@ func TestPodsAwaitRoutes(t *testing.T) {
 	testkit.Succeed(t, await(keyed, time.Minute))
 }
 
-// keyless is a network in which a node lacks a key.
+// keyless is a network in which a node lacks a key, and another program has a route.
 type keyless struct{ *network }
 
 func (keyless) Apply(nodenet.Node, []nodenet.Node) error {
-	return errors.Join(&nodenet.NodeError{Node: "far", Text: "no key", Alike: true})
+	return errors.Join(&nodenet.NodeError{Node: "far", Text: "no key", Alike: true},
+		fmt.Errorf("add route: %w", nodenet.ErrOtherRoute))
 }

@@ -38,6 +38,7 @@ type paths struct {
 	queue  []string             // the nodes that are not checked yet, in random order
 	faulty bool                 // whether the last check preferred a node with a fault
 	count  func(result string, faults int)
+	moved  chan struct{} // has an item after a change of this node's addresses
 }
 
 type pathFault struct {
@@ -81,7 +82,7 @@ func (p *paths) next(of map[string]kube.Node, self string) string {
 // note records the result of a check, and reports whether it is a new fault. An empty result is not counted.
 func (p *paths) note(node, result, finding string) (isNew bool) {
 	switch had := p.faults[node]; {
-	case result == status.PathNoAgent: // nothing new is known about the path
+	case result == status.PathNoAgent && had.result != status.PathUnreachable: // nothing new is known about the path
 	case finding == "":
 		delete(p.faults, node)
 	default:
@@ -123,6 +124,7 @@ func (a *Agent) checkPaths(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
+		case <-a.paths.moved:
 		case <-next.C:
 			a.checkPath(ctx)
 			if err == nil {
@@ -199,7 +201,7 @@ func (a *Agent) checkChecksums(before uint64) uint64 {
 	switch {
 	case err != nil:
 		return before
-	case now-before < leastWrong:
+	case now < before+leastWrong: // a part of the counters can be missing
 		a.notePath(a.Node, "", "")
 	default:
 		a.notePath(a.Node, status.PathChecksums, fmt.Sprintf("%d packets arrived with a wrong TCP or UDP checksum: "+

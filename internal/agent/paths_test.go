@@ -18,6 +18,7 @@ import (
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/netns"
+	"mustang/internal/pathprobe"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
@@ -32,7 +33,7 @@ type pathNodes struct {
 	agents []*Agent
 }
 
-func newPathNodes(t *testing.T) (n pathNodes) {
+func newPathNodes(t *testing.T, every time.Duration) (n pathNodes) {
 	n = pathNodes{T: t, api: kubetest.Start(t), wire: testkit.Namespace(t, "wire")}
 	testkit.Command(t, n.wire, "ip link add br0 up type bridge")
 	for i, name := range []string{"here", "there"} {
@@ -45,7 +46,7 @@ func newPathNodes(t *testing.T) (n pathNodes) {
 		n.api.Put(t, nodes, nodeAt(name, address, "", ""))
 		n.hosts = append(n.hosts, host)
 		n.agents = append(n.agents, start(t, n.api, newTable(), func(o *Options) {
-			o.Node, o.Paths = name, Paths{Host: host, Every: 50 * time.Millisecond}
+			o.Node, o.Paths = name, Paths{Host: host, Every: every}
 		}))
 	}
 	return n
@@ -88,7 +89,7 @@ func never(result string) string {
 // the fault, until it is repaired.
 func TestPathCheck(t *testing.T) {
 	testkit.RequireRoot(t)
-	n := newPathNodes(t)
+	n := newPathNodes(t, 50*time.Millisecond)
 	for _, a := range n.agents {
 		n.has("a good path", a, map[string]bool{noFaults: true, never("mtu"): true, never("ok"): false})
 	}
@@ -121,7 +122,7 @@ func TestPathCheck(t *testing.T) {
 // none. Then the other Node becomes an address where no agent listens: this is no fault.
 func TestWrongChecksums(t *testing.T) {
 	testkit.RequireRoot(t)
-	n := newPathNodes(t)
+	n := newPathNodes(t, 50*time.Millisecond)
 	here := n.agents[0]
 	n.has("a good path", here, map[string]bool{noFaults: true, never("checksum"): true, never("ok"): false})
 	packet := make([]byte, 32)
@@ -143,6 +144,21 @@ func TestWrongChecksums(t *testing.T) {
 	testkit.Command(t, n.wire, "ip addr add 192.0.2.9/24 dev br0")
 	n.api.Put(t, nodes, nodeAt("there", "192.0.2.9", "", ""))
 	n.has("no agent", here, map[string]bool{noFaults: true, never("unreachable"): true, never("no_agent"): false})
+}
+
+// TestPathMoved gives a node another address long before its next check. It answers there soon.
+func TestPathMoved(t *testing.T) {
+	testkit.RequireRoot(t)
+	n := newPathNodes(t, time.Hour)
+	for _, address := range []string{"192.0.2.1", "192.0.2.9"} {
+		testkit.Command(t, n.hosts[0], "ip addr replace "+address+"/24 dev eth0")
+		n.api.Put(t, nodes, nodeAt("here", address, "", ""))
+		testkit.Eventually(t, time.Minute, func() error {
+			_, err := pathprobe.ProbeMTU(t.Context(), pathprobe.Options{Host: n.hosts[1],
+				At: netip.AddrPortFrom(netip.MustParseAddr(address), pathprobe.DefaultPort)})
+			return err
+		})
+	}
 }
 
 // TestNextPath checks each other node once before any again. Every second check is of a node with a fault.
@@ -175,6 +191,9 @@ func TestNextPath(t *testing.T) {
 	}
 	testkit.Check(t, fmt.Sprint(faulty, all, len(p.list())) == "map[b:true c:true] map[a:true b:true c:true] 3",
 		"first %v, then %v; faults %v", faulty, all, p.list())
+	p.note("a", status.PathUnreachable, "silent")
+	p.note("a", status.PathNoAgent, "")
+	testkit.Check(t, len(p.list()) == 3, "a node that refuses the port answers, and is unreachable: %v", p.list())
 	delete(of, "b")
 	delete(of, "a")
 	nodes := take(4)

@@ -32,7 +32,7 @@ func New(o Options) *Agent {
 		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1), unread: true},
 		began: time.Now(), failed: map[service.Key]string{},
 		unread: map[object]string{}, changed: make(chan struct{}, 1),
-		balancers: balancers{make(chan struct{}, 1), make(chan struct{}, 1)},
+		balancers: balancers{make(chan struct{}, 1), make(chan struct{}, 1)}, paths: paths{moved: make(chan struct{}, 1)},
 	}
 	a.warnings = newWarnings(o.Log, func() int {
 		a.mu.Lock()
@@ -200,6 +200,10 @@ func (a *Agent) onNode(e kube.Event) error {
 	a.State.SetLeaving(self.Leaving)
 	if !slices.Equal(self.Addresses, a.addresses) {
 		a.addresses, a.attach = self.Addresses, true
+		select {
+		case a.paths.moved <- struct{}{}:
+		default:
+		}
 	}
 	return nil
 }

@@ -85,8 +85,9 @@ func (w *warnings) add(v kube.Warning) {
 func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool, of *serviceSet) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
 		if text := strings.Join(why[n], "; "); text != "" {
-			w.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Created: of.record(n).created,
-				Reason: "NotServed", Text: strings.ReplaceAll(text, "; Service "+n.String()+": ", "; "), Everywhere: everywhere})
+			w.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name,
+				Created: of.cluster.Snapshot(n).Created(), // also before the first merge
+				Reason:  "NotServed", Text: strings.ReplaceAll(text, "; Service "+n.String()+": ", "; "), Everywhere: everywhere})
 		}
 	}
 }

@@ -133,28 +133,30 @@ func TestWarningWithoutRoom(t *testing.T) {
 }
 
 // TestEventsOfNodes has two nodes warn of Services, of faults everywhere and of their own: the former become one event
-// without a node.
+// without a node, also if a node repeats the warning once it has computed the Service.
 func TestEventsOfNodes(t *testing.T) {
 	s := kubetest.Start(t)
 	client := testkit.Must(kube.Connect(s.Kubeconfig(t)))(t)
-	for _, name := range []string{"web", "busy"} {
-		s.Put(t, services, serviceAt(name, "10.96.0.1", ""))
-	}
+	object := balancer("web", "01", `"clusterIP": "10.96.0.1", "externalIPs": ["127.0.0.1"]`, "")
+	s.Put(t, services, object)
+	s.Put(t, services, serviceAt("busy", "10.96.0.1", ""))
 	for _, node := range []string{"n1", "n2"} {
 		w := quiet()
 		set := newSet(node)
-		object := []byte(serviceAt("web", "10.96.0.1", `, "externalIPs": ["127.0.0.1"]`))
-		testkit.Succeed(t, set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: object}))
+		testkit.Succeed(t, set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: []byte(object)}))
+		full := map[manifest.Name][]string{{Namespace: "shop", Name: "web"}: {"pool is full"}}
+		w.notServed(full, true, set)
 		collect(set, w)
+		w.notServed(full, true, set)
 		w.notServed(map[manifest.Name][]string{{Namespace: "shop", Name: "busy"}: {"port 1 is in use"}}, false, set)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go w.post(ctx, client, node)
 	}
 	wantsEvents(t, s, map[string]int{
-		`"involvedObject"`: 3, "127.0.0.1 is a loopback address": 1, `"source":{"component":"mustang-agent"}`: 1,
-		`"message":"node n1: port 1 is in use"`: 1, `"host":"n1"`: 1, `"message":"node n2: port 1 is in use"`: 1,
-		`"host":"n2"`: 1,
+		`"involvedObject"`: 4, "127.0.0.1 is a loopback address": 1, `"source":{"component":"mustang-agent"}`: 2,
+		"pool is full": 1, `"message":"node n1: port 1 is in use"`: 1, `"host":"n1"`: 1,
+		`"message":"node n2: port 1 is in use"`: 1, `"host":"n2"`: 1,
 	})
 }
 

@@ -278,8 +278,8 @@ func (s *store) Delete(object any) error {
 
 func nameOf(object any) cache.ObjectName { return cache.MetaObjectToName(object.(metav1.Object)) }
 
-// Replace hands out the objects of a list, unless they are names of objects that [store.Transformer] has handed out,
-// and deletions of objects that the list lacks.
+// Replace hands out the objects of a list, and deletions of objects that the list lacks. It skips names of objects that
+// [store.Transformer] has handed out.
 func (s *store) Replace(list []any, _ string) error {
 	listed := make(map[cache.ObjectName]bool, len(list))
 	for _, object := range list {

@@ -60,11 +60,11 @@ differences with their reasons. Without arguments, one screen of totals with the
 are wrong.
 
 KIND is service, policy, networkpolicy, clusternetworkpolicy, node or pod, or kubectl's svc, netpol,
-no or po; NAME is an object's name, with its namespace or without. WANTED counts what objects want
-installed: frontends, policies, routes, addresses.
+no or po; NAME is an object's name, with its namespace or without. WANTED counts the frontends,
+policies, routes and addresses of the objects.
 
-With --wait, it waits until an agent answers, all is ok and no object waits to be written. At the
-deadline, it prints the last report.
+--wait waits until an agent answers, all is ok and no object waits to be written. At the deadline,
+the last report is printed.
 
 Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 2 misused.`,
 		Example: `  mustang agent status

@@ -56,10 +56,10 @@ func AgentCleanup(c *cli.Config) *cobra.Command {
 mst-vxlan or mst-wg with its key, and the nftables table mustang-agent. The node goes on to forward packets. End
 the agent first. Services and policies stay, and so does the CNI plugin.
 
-With --all, also remove the CNI configuration and plugins, the eBPF programs and maps, what pods shared
-on the node, and the plugin's own files. This program stays, and so do files of other projects. While
+With --all, also remove the CNI configuration and plugins, the plugin's records, devices, addresses and
+masquerading, and the eBPF programs and maps. This program and files of other projects stay. While
 pods are attached, --all is refused, since only the plugin can detach them: drain the node first, or
---force. The same command again completes one that failed or was killed.`,
+set --force. If the command failed or was killed, repeat it.`,
 		Example: "  mustang agent cleanup\n  mustang agent cleanup --all",
 		PreRunE: cli.Check(func([]string) error {
 			switch {

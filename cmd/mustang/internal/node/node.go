@@ -45,8 +45,8 @@ func (c commands) unload(name string) *cobra.Command {
 		Short: "Detach all programs, and delete all services, endpoints and policies",
 		Long: `Detach all programs from pods, uplinks and control groups, and delete all maps: services, endpoints,
 network policies and connections, also of another version of Mustang. Print how many were deleted.
-Connections through a service end, and pods are reached as if there were no policies. Where services
-are of the node's agent, use mustang agent cleanup --all: this command is refused without --force.
+Connections through a service end, and pods are reached as if there were no policies. If the node's
+agent wrote services, the command is refused without --force: use mustang agent cleanup --all.
 Labs are not touched. ` + other + ` does the same.`,
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			had, ofAgent, err := c.contents(ctx)

@@ -230,7 +230,7 @@ func (p *preflight) checkPath(ctx context.Context, peer netip.AddrPort) error {
 		p.ok(loss, "%d of %d probes", path.Lost, path.Sent)
 	}
 	if err != nil {
-		p.fail(fmt.Sprint("VXLAN to ", path.Peer), "", "%v", err)
+		p.fail(fmt.Sprint("VXLAN to ", path.Peer), "run mustang agent preflight --listen there again", "%v", err)
 	} else {
 		p.tunnelResult(path)
 	}

@@ -67,7 +67,8 @@ func (p *preflight) checkDaemonSets(ctx context.Context, client *kube.Client) er
 		proxied = proxied || s.Metadata.Name == "kube-proxy"
 	}
 	if proxied {
-		p.fail("kube-proxy's DaemonSet", "kubectl -n kube-system delete daemonset/kube-proxy configmap/kube-proxy",
+		p.fail("kube-proxy's DaemonSet", "docs/replace-kube-proxy.md; in a cluster without pods: kubectl -n kube-system "+
+			"delete daemonset/kube-proxy configmap/kube-proxy",
 			"it uses TCP ports %d and %d", healthzPort, metricsPort)
 	} else {
 		p.ok("kube-proxy's DaemonSet", "none")

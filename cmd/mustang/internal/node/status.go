@@ -28,11 +28,11 @@ func (c commands) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the numbers of pods, services, policies and drops, and each problem",
-		Long: `Show the numbers of pods, services, policies and dropped packets, and each problem with what
-helps: missing attachments, full maps, or settings of the host that drop packets of pods, for example.
-With -o wide also the programs, the fill and memory of maps, drops by reason, and missing features.
+		Long: `Show the numbers of pods, services, policies and dropped packets, and each problem with its remedy.
+Problems are, for example, missing attachments, full maps, or settings of the host that drop packets of pods. -o wide
+also shows programs, the fill and memory of maps, drops by reason, and missing features.
 
-It changes nothing and waits for no other command. Exit code 1 if it finds a problem.`,
+The command changes nothing and waits for no other command. Exit code 1 if it finds a problem.`,
 		Example: "  mustang status\n  mustang status -o wide",
 	}
 	return cli.Listing(cmd, func(format string) error {

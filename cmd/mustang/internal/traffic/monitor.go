@@ -39,13 +39,11 @@ func monitorCommand(config *cli.Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "monitor",
 		Short: "Print connections and drops, as they come",
-		Long: `Print a line, until Ctrl-C, for each new connection of the connection table, each socket that gets a
-backend, each dropped packet, each denied connection. A
-drop has the reason that mustang counters counts, and a connection that is denied the rule. A packet
-that a policy denies has two lines: denied, with the rule, and dropped. Filters select lines; values of
-one filter are alternatives. With -o json each line is an object. Each CPU reports at most 2,048
-events in 1.07 s; a line has the number left out. One command can monitor or trace at a time, and it
-ends when the datapath is removed.`,
+		Long: `Print a line for each new connection of the connection table, socket that gets a backend, dropped
+packet, and denied connection, until Ctrl-C. A drop has the reason, and a denied connection the rule. A
+packet that a policy denies has two lines: denied and dropped. Filters select lines; values of one
+filter are alternatives. With -o json each line is an object. Each CPU reports at most 2,048 events in
+1.07 s; a line has the number left out. One command can monitor or trace at a time.`,
 		Example: `  mustang monitor
   mustang monitor --verdict dropped,denied --pod shop/web
   mustang monitor --address 10.0.0.0/24 --port 53 -o json`,

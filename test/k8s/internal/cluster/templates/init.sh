@@ -20,6 +20,9 @@ bind cni-bin /opt/cni/bin
 bind cni-conf /etc/cni/net.d
 bind cni-state /var/lib/cni
 bind log /var/log
+# The socket of device plugins, which another kubelet would bind too.
+mkdir -p /var/lib/kubelet
+mount -t tmpfs tmpfs /var/lib/kubelet
 # The kubelet sets these, for the whole machine: here it finds files that say that they are set.
 for setting in vm/overcommit_memory=1 kernel/panic=10 kernel/panic_on_oops=1 kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
 	name=${setting%=*}
