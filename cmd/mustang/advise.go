@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,14 +19,14 @@ import (
 	"mustang/internal/advise"
 	"mustang/internal/bench"
 	"mustang/internal/bench/clusterbench"
+	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
-	"mustang/internal/cgroup"
 	"mustang/internal/result"
 )
 
 const (
-	adviseTime, leastAdvise, adviseMargin = 4 * time.Minute, time.Minute, 30 * time.Minute
-	adviseLabsCommand                     = "advise-labs"
+	adviseTime, leastAdvise, mostAdvise = 4 * time.Minute, time.Minute, 24 * time.Hour
+	adviseLabsCommand                   = "advise-labs"
 )
 
 // advice are the flags of mustang advise.
@@ -35,7 +34,7 @@ type advice struct {
 	where                clusterbench.Options
 	link, proxy, overlay string
 	time                 time.Duration
-	out, name, format    string
+	out, format          string
 }
 
 func (c *config) advise() *cobra.Command {
@@ -48,9 +47,9 @@ and Mustang's, in labs on one of its nodes. Predict the figures after three chan
 whole network, Mustang in place of kube-proxy only, and kube-proxy's nftables mode only. List the
 features in use that Mustang lacks.
 
-The network, its overlay and kube-proxy's mode are read from the API server. If they are unknown there,
-set flags. The command makes one namespace with Jobs, one of them privileged, and removes it, also
-after Ctrl-C. It changes nothing else.`,
+The network, its overlay and kube-proxy's mode are read from the API server. If the API server does
+not have them, set flags. The measured nodes need the image. The command makes one namespace with Jobs, one
+of them privileged, and removes it, also after Ctrl-C. It changes nothing else.`,
 		Example: `  mustang advise
   mustang advise --context staging --nodes worker-1,worker-2 --time 10m
   mustang advise --link bridge --proxy nftables --overlay vxlan -o json`,
@@ -59,8 +58,8 @@ after Ctrl-C. It changes nothing else.`,
 			err := checkNodes(a.where.Nodes)
 			switch {
 			case err != nil:
-			case a.time < leastAdvise:
-				err = fmt.Errorf("--time %v: want %v or more", a.time, leastAdvise)
+			case a.time < leastAdvise || a.time > mostAdvise:
+				err = fmt.Errorf("--time %v: want %v to %v", a.time, leastAdvise, mostAdvise)
 			case a.out == "":
 				err = errors.New("--out: empty: want a directory")
 			}
@@ -75,14 +74,13 @@ after Ctrl-C. It changes nothing else.`,
 	}
 	f := cmd.Flags()
 	addCluster(f, &a.where)
-	f.Var(cli.OneOf(&a.link, "auto", "bridge", "veth"), "link", "the pods' links, if the network is unknown: bridge or veth")
+	f.Var(cli.OneOf(&a.link, "auto", "bridge", "veth", "other"), "link",
+		"the pods' links, if the network is unknown: bridge or veth; other: without predictions")
 	f.Var(cli.OneOf(&a.proxy, "auto", "iptables", "nftables", "ipvs", "none"), "proxy",
 		"mode of kube-proxy, if ConfigMap kube-system/kube-proxy is not there: iptables, nftables, ipvs or none")
-	f.Var(cli.OneOf(&a.overlay, "auto", "vxlan", "none"), "overlay", "what joins the nodes, if it is unknown: vxlan or none")
+	f.Var(cli.OneOf(&a.overlay, "auto", "vxlan", "none"), "overlay", "tunnel between nodes, if unknown: vxlan or none")
 	f.DurationVar(&a.time, "time", adviseTime, "time to measure: half of it in the cluster, half in labs")
 	f.StringVar(&a.out, "out", "mustang-results", "directory that the run's directory is made in")
-	f.Var(cli.One(&a.name, parseRunName, "letters, digits, _ - and ., and not latest"), "name",
-		"name of the run's directory (default: the time of its start)")
 	cli.AddFormats(cmd, &a.format, "text", "json")
 	return cmd
 }
@@ -96,13 +94,7 @@ func (c *config) runAdvise(cmd *cobra.Command, a advice) error {
 	if err != nil {
 		return err
 	}
-	known := func(word string) string {
-		if word == "auto" {
-			return ""
-		}
-		return word
-	}
-	if err := cluster.Choose(known(a.link), known(a.proxy), known(a.overlay)); err != nil {
+	if err := cluster.Choose(a.link, a.proxy, a.overlay); err != nil {
 		return err
 	}
 	out := advise.Advice{Schema: advise.AdviceSchema, Cluster: cluster}
@@ -116,11 +108,16 @@ func (c *config) runAdvise(cmd *cobra.Command, a advice) error {
 		return err
 	}
 	if a.format == "json" {
-		return cli.PrintJSON(c.Stdout, out)
+		err = cli.PrintJSON(c.Stdout, out)
+	} else {
+		err = out.Write(cli.PrintableLines(c.Stdout), func(header []string, rows [][]any) error {
+			return cli.PrintTable(c.Stdout, header, rows)
+		})
 	}
-	return out.Write(cli.PrintableLines(c.Stdout), func(header []string, rows [][]any) error {
-		return cli.PrintTable(c.Stdout, header, rows)
-	})
+	if len(out.Rows) == 0 {
+		err = errors.Join(err, errors.New("no path of the cluster was measured"))
+	}
+	return err
 }
 
 // measureAdvice measures the cluster, then labs on one of its nodes, and adds the predictions. It writes the advice
@@ -128,70 +125,50 @@ func (c *config) runAdvise(cmd *cobra.Command, a advice) error {
 func (c *config) measureAdvice(cmd *cobra.Command, a advice, out *advise.Advice) (err error) {
 	progress := bench.NewProgress(c.Stderr, c.Terminal)
 	a.where.Note = func(text string) { progress.Note(cli.Printable(text)) }
-	a.where.Longest = 2*a.time + adviseMargin
+	a.where.Longest = a.time + clusterMargin
 	up, err := clusterbench.Up(cmd.Context(), a.where)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, up.Close()) }()
 	now, path, err := c.measure(cmd, bench.Options{Cluster: up, Suites: []suites.Suite{up.Suite()},
-		Only: []string{advise.PodIP, advise.ClusterIP}, Time: a.time / 2}, a.out, a.name)
+		Only: []string{advise.PodIP, advise.ClusterIP}, Time: a.time / 2}, a.out, "")
 	if err != nil {
 		return err
 	}
+	dir := filepath.Dir(path)
 	var labs result.File
 	if out.Model != nil {
-		if labs, err = c.runLabs(cmd.Context(), up, *out.Model, a.time/2); err != nil {
+		model, _ := json.Marshal(*out.Model) // words and a number
+		if labs, err = c.runLabs(cmd.Context(), up, dir, string(model), (a.time / 2).String()); err != nil {
 			out.Unpredicted = append(out.Unpredicted, "labs on a node: "+err.Error())
 		}
 	}
-	out.Rows, out.Unpredicted = advise.Predict(now, labs), append(out.Unpredicted, advise.Skipped(now, labs)...)
-	if len(labs.Rows) > 0 && !slices.ContainsFunc(out.Rows, func(r advise.Row) bool {
-		_, ok := r.Predicted[advise.WholeNetwork]
-		return ok
-	}) {
-		out.Unpredicted = append(out.Unpredicted, "labs had too little time for intervals: set a longer --time")
-	}
-	out.Notes = append(advise.Notes("Cluster", now), advise.Notes("Labs", labs)...)
-	if err := cmd.Context().Err(); err != nil {
-		return err
-	}
-	files := map[string]any{"advice.json": out}
-	if len(labs.Rows) > 0 {
-		files["labs.json"] = labs
-	}
-	for name, content := range files {
-		data, err := json.MarshalIndent(content, "", "  ")
-		if err == nil {
-			err = result.SudoUser(c.Getenv).WriteFile(filepath.Join(filepath.Dir(path), name), append(data, '\n'))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	out.Predict(now, labs)
+	var text bytes.Buffer
+	return errors.Join(cmd.Context().Err(), cli.PrintJSON(&text, out),
+		result.SudoUser(c.Getenv).WriteFile(filepath.Join(dir, "advice.json"), text.Bytes()))
 }
 
-// runLabs measures labs in their pod, and returns the results.
-func (c *config) runLabs(ctx context.Context, up *clusterbench.Cluster, m advise.Model, limit time.Duration) (
+// runLabs runs advise-labs with args in the pod of labs. It returns the results, and writes them into dir.
+func (c *config) runLabs(ctx context.Context, up *clusterbench.Cluster, dir string, args ...string) (
 	file result.File, err error) {
-	text, err := json.Marshal(m)
-	if err != nil {
-		return file, err
-	}
 	var stdout, stderr bytes.Buffer
 	told := io.MultiWriter(cli.PrintableLines(c.Stderr), &stderr)
-	if err := up.RunLab(ctx, &stdout, told, adviseLabsCommand, string(text), limit.String()); err != nil {
+	if err := up.RunLab(ctx, &stdout, told, append([]string{adviseLabsCommand}, args...)...); err != nil {
 		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
-		return file, fmt.Errorf("%w: %s", err, strings.TrimPrefix(lines[len(lines)-1], "mustang: "))
+		if last := strings.TrimPrefix(lines[len(lines)-1], "mustang: "); last != "" {
+			err = fmt.Errorf("%w: %s", err, last)
+		}
+		return file, err
 	}
-	return file, json.Unmarshal(stdout.Bytes(), &file)
+	err = json.Unmarshal(stdout.Bytes(), &file)
+	return file, errors.Join(err, result.SudoUser(c.Getenv).WriteFile(filepath.Join(dir, "labs.json"), stdout.Bytes()))
 }
 
 // adviseLabs is the hidden command that runs in the pod of labs.
 func (c *config) adviseLabs() *cobra.Command {
-	var groups bool
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use: adviseLabsCommand + " MODEL TIME", Short: "Measure the labs of an advice", Hidden: true,
 		Args: cli.Arguments("MODEL", "TIME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -200,10 +177,11 @@ func (c *config) adviseLabs() *cobra.Command {
 			if err = errors.Join(err, json.Unmarshal([]byte(args[0]), &m)); err != nil {
 				return cli.Usage(err)
 			}
-			root, noRoot := cgroup.Root()
-			c.groupless = noRoot != nil || cgroup.IsWhole(root) && !groups // of the node
-			// A quick run neither traces packets nor times programs, which would concern the whole kernel of the node.
-			o := bench.Options{Suites: []suites.Suite{suites.Advice(m, c.groupless)}, Time: limit, Quick: true}
+			c.groupless = true // a privileged pod sees the control groups of its node
+			// The scheduler places client and server, as it does in pods. A quick run neither traces packets nor times
+			// programs, which would concern the whole kernel of the node.
+			o := bench.Options{Suites: []suites.Suite{suites.Advice(m)}, Time: limit, Slice: bench.ClusterSlice,
+				CPUs: host.AnyCPU, Quick: true}
 			file, _, err := c.measure(cmd, o, filepath.Join(c.stateDir, "results"), "")
 			if err == nil {
 				err = c.printResults(file)
@@ -211,6 +189,4 @@ func (c *config) adviseLabs() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&groups, "groups", false, "make control groups on a machine whose groups this process sees")
-	return cmd
 }

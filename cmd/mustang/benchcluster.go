@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -90,6 +91,7 @@ func checkNodes(nodes []string) error {
 }
 
 func checkAccess(to clusterbench.Access) error {
+	kube.LogTo(slog.New(slog.DiscardHandler)) // the library's lines on connections that Ctrl-C closes
 	if to.Kubeconfig == "" {
 		return nil
 	}

@@ -8,12 +8,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 // Object is an object of the API server.
@@ -44,8 +46,7 @@ type Cluster struct {
 	Unsupported []Feature `json:"unsupported"`
 	Unread      []string  `json:"unread,omitempty"`
 
-	link      string // of the labs; empty if they have none
-	uncounted bool   // Services could not be read
+	link string // of the labs, or other; empty if it is unknown
 }
 
 // Feature is one that a cluster uses, with the objects that do.
@@ -54,48 +55,43 @@ type Feature struct {
 	Objects []string `json:"objects,omitempty"` // their names, or namespaces and names
 }
 
-// network is a network that is known by the names of its DaemonSets, or by annotations of nodes.
+// network is a network that is known by the names of its DaemonSets.
 type network struct {
-	word, name, annotation string
-	sets                   string // names of DaemonSets, with spaces between them
-	link                   string // the link of labs that resembles its pods' links; empty: none does
-	overlay                string // if it has only one
+	name    string
+	sets    string // names of DaemonSets, with spaces between them
+	link    string // the link of labs that resembles its pods' links, or other
+	overlay string // if it has only one
 }
 
-// networks are the known networks. A word begins a part of the name of a device: cilium in cilium_host.
+// other is a link that labs lack.
+const other = "other"
+
+// networks are the known networks.
 var networks = []network{
-	{"canal", "Canal", "", "canal", "veth", "vxlan"},
-	{"flannel", "flannel", "flannel.alpha.coreos.com/", "kube-flannel-ds kube-flannel", "bridge", ""},
-	{"cali", "Calico", "projectcalico.org/", "calico-node", "veth", ""},
-	{"cilium", "Cilium", "", "cilium", "", ""},
-	{"kube-router", "kube-router", "kube-router.io/", "kube-router", "bridge", ""},
-	{"kindnet", "kindnet", "", "kindnet", "veth", "none"},
-	{"aws-node", "Amazon VPC CNI", "", "aws-node", "veth", "none"},
-	{"antrea", "Antrea", "", "antrea-agent", "", ""},
-	{"ovn", "OVN", "", "ovnkube-node ovs-ovn kube-ovn-cni", "", ""},
-	{"weave", "Weave Net", "", "weave-net", "bridge", ""},
-	{"mustang", Mustang, "mustang/", "mustang", "", ""},
+	{"flannel", "kube-flannel-ds kube-flannel", "bridge", ""},
+	{"Canal", "canal", "veth", ""},
+	{"Calico", "calico-node", "veth", ""},
+	{"Cilium", "cilium", other, ""},
+	{"kube-router", "kube-router", "bridge", ""},
+	{"kindnet", "kindnet", "veth", "none"},
+	{"Amazon VPC CNI", "aws-node", "veth", "none"},
+	{Mustang, "mustang", other, ""},
 }
 
 // Mustang is the name of the network that this program is.
 const Mustang = "Mustang"
 
-// IsOther reports whether the name of a DaemonSet or a device is one of another network than Mustang.
-func IsOther(name string) bool {
-	return slices.ContainsFunc(networks, func(n network) bool { return n.name != Mustang && n.has(name) }) ||
-		strings.HasPrefix(name, "cni0") || strings.HasPrefix(name, "kube-bridge")
-}
+// others matches names with a part that begins with the word of a network: kube-flannel-ds and cilium_host, not
+// autoscaling for cali.
+var others = regexp.MustCompile(
+	`(^|[-._])(aws-node|antrea|cali|canal|cilium|flannel|kindnet|kube-router|ovn|weave)|^cni0|^kube-bridge`)
 
-// has reports whether a name has the word at the beginning of a part: kube-flannel-ds, not autoscaling for cali.
-func (n network) has(name string) bool {
-	parts := strings.FieldsFunc(name, func(c rune) bool { return strings.ContainsRune("-._", c) })
-	return slices.ContainsFunc(parts, func(part string) bool { return strings.HasPrefix(part, n.word) }) ||
-		strings.Contains(n.word, "-") && strings.Contains(name, n.word)
-}
+// IsOther reports whether the name of a DaemonSet or a device is one of another network than Mustang.
+func IsOther(name string) bool { return others.MatchString(name) }
 
 // Read reads a cluster. It fails without the right to list nodes. Other kinds that it cannot read are in Unread.
 func Read(ctx context.Context, read Reader) (Cluster, error) {
-	r := reading{ctx: ctx, read: read, known: -1, Cluster: Cluster{Unsupported: []Feature{}}}
+	r := reading{ctx: ctx, read: read, known: len(networks), Cluster: Cluster{Unsupported: []Feature{}}}
 	if err := read(ctx, kindOf("", "v1", "nodes"), r.node); err != nil {
 		return r.Cluster, fmt.Errorf("list nodes: %w", err)
 	}
@@ -106,17 +102,19 @@ func Read(ctx context.Context, read Reader) (Cluster, error) {
 		r.each(kind, r.configMap)
 	}
 	r.each(kindOf(calico, "v1", "ippools"), r.pool)
-	if r.Proxy == "" && r.proxied {
-		r.Proxy = "iptables" // kube-proxy's default
+	if r.flannel && r.known >= len(networks)-1 {
+		r.known = 0 // flannel without a DaemonSet, as in k3s, or below a chained Mustang
 	}
-	if r.known >= 0 {
-		n := networks[r.known]
-		r.Network, r.link, r.Overlay = n.name, n.link, cmp.Or(r.Overlay, n.overlay)
-	}
-	if r.mixed {
+	if r.Overlay == mixed {
 		r.Overlay = ""
 	}
-	r.unsupportedNodes()
+	if r.known < len(networks) {
+		n := networks[r.known]
+		r.Network, r.link, r.Overlay = n.name, n.link, cmp.Or(n.overlay, r.Overlay)
+	}
+	if r.Network == "flannel" && r.Overlay == "wireguard" {
+		r.unsupported(wireGuard)
+	}
 	r.features()
 	r.services()
 	r.policies()
@@ -127,29 +125,28 @@ func kindOf(group, version, resource string) Kind {
 	return Kind{GroupVersionResource: schema.GroupVersionResource{Group: group, Version: version, Resource: resource}}
 }
 
-const calico = "crd.projectcalico.org"
+const (
+	calico = "crd.projectcalico.org"
+	mixed  = "mixed" // the overlay of nodes that are joined in several ways
+)
 
 // reading collects what is read.
 type reading struct {
 	Cluster
-	ctx                        context.Context
-	read                       Reader
-	known                      int    // an index of networks, or -1
-	proxied                    bool   // kube-proxy's settings were read
-	mixed                      bool   // nodes are joined in several ways
-	first                      string // node
-	old, windows, withoutRange []string
+	ctx     context.Context
+	read    Reader
+	known   int    // an index of networks, or their number
+	flannel bool   // nodes have its annotation, which stays if another network replaces it
+	first   string // node
 }
 
-// each calls do with each object of a kind, in the first of the versions that the cluster serves.
-func (r *reading) each(kind Kind, do func(Object), older ...string) {
-	err := r.read(r.ctx, kind, do)
-	for _, version := range older {
-		if !apierrors.IsNotFound(err) {
+// each calls do with each object of a kind, in the first of its versions that the cluster serves.
+func (r *reading) each(kind Kind, do func(Object)) {
+	var err error
+	for _, kind.Version = range strings.Fields(kind.Version) {
+		if err = r.read(r.ctx, kind, do); !apierrors.IsNotFound(err) {
 			break
 		}
-		kind.Version = version
-		err = r.read(r.ctx, kind, do)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		reason := strings.ToLower(string(apierrors.ReasonForError(err)))
@@ -159,51 +156,36 @@ func (r *reading) each(kind Kind, do func(Object), older ...string) {
 
 func (r *reading) node(o Object) {
 	r.Nodes++
-	if r.first == "" {
-		r.first = o.GetName()
-	}
+	r.first = cmp.Or(r.first, o.GetName())
 	if system, _, _ := unstructured.NestedString(o.Object, "status", "nodeInfo", "operatingSystem"); system == "windows" {
-		r.windows = append(r.windows, o.GetName())
+		r.unsupported("nodes with Windows: refused", o.GetName())
 		return
 	}
 	kernel, _, _ := unstructured.NestedString(o.Object, "status", "nodeInfo", "kernelVersion")
 	if isOld(kernel) {
-		r.old = append(r.old, o.GetName()+" ("+kernel+")")
+		r.unsupported("nodes with a kernel older than 6.6: refused", o.GetName()+" ("+kernel+")")
 	}
 	if ranges, _, _ := unstructured.NestedSlice(o.Object, "spec", "podCIDRs"); len(ranges) == 0 {
-		r.withoutRange = append(r.withoutRange, o.GetName())
+		r.unsupported("nodes without spec.podCIDRs: Mustang needs the controller manager's --allocate-node-cidrs",
+			o.GetName())
 	}
-	for key, value := range o.GetAnnotations() {
-		for i, n := range networks {
-			if n.annotation != "" && strings.HasPrefix(key, n.annotation) {
-				r.know(i)
-			}
-		}
-		if key == "flannel.alpha.coreos.com/backend-type" {
-			r.joinedBy(flannelOverlay(value))
-		}
+	switch backend, ok := o.GetAnnotations()["flannel.alpha.coreos.com/backend-type"]; {
+	case backend == "host-gw", backend == "alloc":
+		r.joinedBy("none")
+	case ok:
+		r.joinedBy(backend)
+	default:
+		return
 	}
+	r.flannel = true
 }
 
 // joinedBy notes what joins some nodes.
 func (r *reading) joinedBy(overlay string) {
-	r.mixed = r.mixed || r.Overlay != "" && r.Overlay != overlay
+	if r.Overlay != "" && r.Overlay != overlay {
+		overlay = mixed
+	}
 	r.Overlay = overlay
-}
-
-// know notes a network. Of two, the first in the list counts: a chained Mustang leaves the network to the other one.
-func (r *reading) know(index int) {
-	if r.known < 0 || index < r.known {
-		r.known = index
-	}
-}
-
-func flannelOverlay(backend string) string {
-	switch backend {
-	case "host-gw", "alloc":
-		return "none"
-	}
-	return backend
 }
 
 // isOld reports whether a kernel is older than 6.6. An unreadable version is not.
@@ -215,42 +197,35 @@ func isOld(kernel string) bool {
 	return major < 6 || major == 6 && minor < 6
 }
 
+// daemonSet notes a network. Of two, the first in the list counts: a chained Mustang is behind the other network.
 func (r *reading) daemonSet(o Object) {
 	for i, n := range networks {
 		if slices.Contains(strings.Fields(n.sets), o.GetName()) {
-			r.know(i)
+			r.known = min(r.known, i)
 		}
 	}
 }
 
-// configMap reads the settings of kube-proxy and of networks.
+// configMap reads the settings of kube-proxy and of Cilium.
 func (r *reading) configMap(o Object) {
 	data, _, _ := unstructured.NestedStringMap(o.Object, "data")
-	switch o.GetName() {
-	case "kube-proxy":
-		settings, ok := data["config.conf"]
-		r.proxied = ok
-		for line := range strings.Lines(settings) {
-			if mode, ok := strings.CutPrefix(strings.TrimSpace(line), "mode:"); ok {
-				r.Proxy = strings.Trim(strings.TrimSpace(mode), `"'`)
-			}
-		}
-	case "cilium-config":
+	if o.GetName() == "cilium-config" {
 		r.cilium(data)
+		return
+	}
+	var settings struct{ Mode string }
+	if text, ok := data["config.conf"]; ok && yaml.Unmarshal([]byte(text), &settings) == nil {
+		r.Proxy = cmp.Or(settings.Mode, "iptables") // kube-proxy's default
 	}
 }
 
-// cilium reads the settings of Cilium. Versions before 1.14 have other names for them.
+// cilium reads the settings of Cilium.
 func (r *reading) cilium(data map[string]string) {
-	switch {
-	case data["routing-mode"] == "native", data["tunnel"] == "disabled":
+	r.Overlay = cmp.Or(data["tunnel-protocol"], "vxlan")
+	if data["routing-mode"] == "native" {
 		r.Overlay = "none"
-	case data["tunnel-protocol"] != "":
-		r.Overlay = data["tunnel-protocol"]
-	default:
-		r.Overlay = "vxlan"
 	}
-	if replaces := data["kube-proxy-replacement"]; replaces == "true" || replaces == "strict" {
+	if data["kube-proxy-replacement"] == "true" {
 		r.Proxy = "none"
 	}
 	for _, setting := range [][2]string{
@@ -282,36 +257,45 @@ func (r *reading) pool(o Object) {
 	case never(vxlan) && never(ipip):
 		r.joinedBy("none")
 	default: // CrossSubnet depends on where the nodes are
-		r.mixed = true
+		r.joinedBy(mixed)
 	}
 }
 
 // unsupported notes a feature, with objects.
 func (r *reading) unsupported(feature string, objects ...string) {
-	r.Unsupported = append(r.Unsupported, Feature{feature, objects})
+	i := slices.IndexFunc(r.Unsupported, func(f Feature) bool { return f.Name == feature })
+	if i < 0 {
+		i, r.Unsupported = len(r.Unsupported), append(r.Unsupported, Feature{Name: feature})
+	}
+	r.Unsupported[i].Objects = append(r.Unsupported[i].Objects, objects...)
 }
 
-// Choose sets what the API server does not show, or replaces what it shows; empty words do neither. Its error names the
-// missing flags.
+// Choose sets what the API server does not show, or replaces what it shows; "auto" does neither. Its error names the
+// missing flags. If labs lack the link, no flag is needed.
 func (c *Cluster) Choose(link, proxy, overlay string) error {
 	if c.Network == Mustang {
 		return errors.New("the cluster's network is Mustang: measure it with mustang bench cluster")
 	}
-	c.Proxy, c.Overlay = cmp.Or(proxy, c.Proxy), cmp.Or(overlay, c.Overlay)
-	if c.Network == "" {
-		c.link = link
+	if c.link != "" {
+		link = c.link
 	}
 	var missing []string
-	if c.link == "" && c.Network == "" {
-		missing = append(missing, "--link bridge or veth: the pods' links")
+	for _, flag := range []struct {
+		to         *string
+		word, text string
+	}{
+		{&c.link, link, "--link bridge, veth or other: the pods' links"},
+		{&c.Proxy, proxy, "--proxy iptables, nftables, ipvs or none: the mode of kube-proxy"},
+		{&c.Overlay, overlay, "--overlay vxlan or none: what joins the nodes"},
+	} {
+		if flag.word != "auto" {
+			*flag.to = flag.word
+		}
+		if *flag.to == "" {
+			missing = append(missing, flag.text)
+		}
 	}
-	if c.Proxy == "" {
-		missing = append(missing, "--proxy iptables, nftables, ipvs or none: the mode of kube-proxy")
-	}
-	if c.Overlay == "" {
-		missing = append(missing, "--overlay vxlan or none: what joins the nodes")
-	}
-	if len(missing) > 0 {
+	if len(missing) > 0 && c.link != other {
 		return fmt.Errorf("the API server does not show what the network is: add %s", strings.Join(missing, "; "))
 	}
 	return nil
@@ -332,10 +316,10 @@ const mostServices = 1000
 func (c Cluster) Model() (Model, error) {
 	m := Model{c.link, c.Proxy, c.Overlay, min(c.Ports, mostServices)}
 	switch {
-	case c.uncounted:
+	case slices.ContainsFunc(c.Unread, func(kind string) bool { return strings.HasPrefix(kind, "services: ") }):
 		return m, errors.New("labs need the number of Services, which cannot be read")
-	case m.Link == "":
-		return m, fmt.Errorf("labs lack a path like the one of %s", c.Network)
+	case m.Link == other:
+		return m, fmt.Errorf("labs lack a path like the one of %s", cmp.Or(c.Network, "this network"))
 	case m.Proxy != "iptables" && m.Proxy != "nftables":
 		return m, fmt.Errorf("labs lack the path of kube-proxy's mode %s", m.Proxy)
 	case m.Overlay != "vxlan" && m.Overlay != "none":

@@ -26,22 +26,8 @@ const (
 	TwoNodes  = "two-nodes"
 )
 
-const twoCPUs = "@2cpus"
-
-// ID returns the ID of a lab's row, with client and server on one CPU or apart on two.
-func ID(plan, path string, apart bool) string {
-	id := plan + "/" + path
-	if apart {
-		id += twoCPUs
-	}
-	return id
-}
-
-// partsOf returns the target and the placement of a path.
-func partsOf(path string) (target, placement string) {
-	target, placement, _ = strings.Cut(path, "/")
-	return target, placement
-}
+// ID returns the ID of a lab's row.
+func ID(plan, path string) string { return plan + "/" + path }
 
 // Figure is a figure, or a ratio of figures, with its 95 % interval; nil: unknown.
 type Figure struct {
@@ -64,9 +50,23 @@ type Prediction struct {
 	Figure Figure `json:"figure"`
 }
 
-// Predict returns the rows of a measured cluster with predictions from the results of labs, which may be empty.
-func Predict(cluster, labs result.File) []Row {
-	p, rows := predictor{cluster, labs}, []Row{}
+// Predict adds the rows of a measured cluster, with predictions from the results of labs, which may be empty. It notes
+// why rows lack figures, each reason once, and other load.
+func (a *Advice) Predict(cluster, labs result.File) {
+	a.Rows = []Row{}
+	for i, file := range []result.File{cluster, labs} {
+		for _, r := range file.Rows {
+			if r.Status != result.StatusOK && !slices.Contains(a.Unpredicted, r.Reason) {
+				a.Unpredicted = append(a.Unpredicted, r.Reason)
+			}
+		}
+		for _, note := range file.Run.Notes {
+			if strings.HasPrefix(note, "Not reliable") {
+				a.Notes = append(a.Notes, []string{"Cluster: ", "Labs: "}[i]+note)
+			}
+		}
+	}
+	p := predictor{cluster, labs}
 	for _, r := range cluster.Rows {
 		if r.Status != result.StatusOK || r.Repeats != "" || r.Target == result.TargetHostIP {
 			continue
@@ -75,91 +75,43 @@ func Predict(cluster, labs result.File) []Row {
 			Predicted: map[string]Prediction{}}
 		now, known := spanOf(row.Now)
 		for _, plan := range []string{WholeNetwork, ProxyOnly, NFTables} {
-			if ratio, ok := p.ratio(plan, r); ok {
-				prediction := Prediction{Ratio: ratio.figure(), Figure: Figure{Value: row.Now.Value * ratio.figure().Value}}
-				if known {
-					prediction.Figure = now.times(ratio).figure()
-				}
-				row.Predicted[plan] = prediction
+			if ratio, ok := p.ratio(plan, r); ok && known {
+				row.Predicted[plan] = Prediction{ratio.figure(), now.times(ratio).figure()}
 			}
 		}
-		rows = append(rows, row)
+		a.Rows = append(a.Rows, row)
 	}
-	return rows
-}
-
-// Skipped returns why rows of files lack figures, each reason once. The ends of labs on two CPUs only widen intervals.
-func Skipped(files ...result.File) (reasons []string) {
-	for _, file := range files {
-		for _, r := range file.Rows {
-			if r.Status != result.StatusOK && !strings.HasSuffix(r.ID, twoCPUs) && !slices.Contains(reasons, r.Reason) {
-				reasons = append(reasons, r.Reason)
-			}
-		}
-	}
-	return reasons
-}
-
-// Notes returns the remarks of a file on other load of the machine.
-func Notes(where string, file result.File) (notes []string) {
-	for _, note := range file.Run.Notes {
-		if strings.HasPrefix(note, "Not reliable") {
-			notes = append(notes, where+": "+note)
-		}
-	}
-	return notes
 }
 
 type predictor struct{ cluster, labs result.File }
 
 // ratio returns what a plan does to the figure of a row.
 func (p predictor) ratio(plan string, row result.Row) (span, bool) {
-	if plan != ProxyOnly {
-		return p.ofLabs(plan, row)
-	}
-	target, placement := partsOf(row.ID)
+	target, placement, _ := strings.Cut(row.ID, "/")
 	switch {
+	case plan != ProxyOnly:
+		return p.ofLabs(plan, row)
 	case p.labs.Rows == nil:
+		return span{}, false
 	case placement == SameNode: // the same programs connect both pods
 		return p.ofLabs(WholeNetwork, row)
-	case target == ClusterIP: // it then costs what the pod IP costs now
-		if s, ok := p.compared(p.cluster, ClusterIP+"/"+placement, PodIP+"/"+placement, row.Workload); ok {
-			return s.inverse(), true
-		}
 	}
-	return span{}, false
+	// A cluster IP then costs what the pod IP costs now.
+	s, ok := p.compared(p.cluster, row.ID, PodIP+"/"+placement, row.Workload)
+	return span{-s.at, s.above, s.below}, ok && target == ClusterIP
 }
 
-// ofLabs returns the ratio of two rows of labs. It covers the intervals for ends on one CPU and on two.
+// ofLabs returns the ratio of two rows of labs. The interval of a cluster IP by Mustang extends to the ratio of a pod
+// IP: labs translate per packet, agents at sockets, where an open connection costs what a pod IP costs.
 func (p predictor) ofLabs(plan string, row result.Row) (span, bool) {
-	_, placement := partsOf(row.ID)
-	now, podIP := ID(Now, row.ID, true), PodIP+"/"+placement
-	one, ok := p.compared(p.labs, ID(plan, row.ID, false), ID(Now, row.ID, false), row.Workload)
-	if !ok {
-		return span{}, false
+	target, placement, _ := strings.Cut(row.ID, "/")
+	s, ok := p.compared(p.labs, ID(plan, row.ID), ID(Now, row.ID), row.Workload)
+	if ok && plan == WholeNetwork && target == ClusterIP {
+		var pod span
+		pod, ok = p.compared(p.labs, ID(plan, PodIP+"/"+placement), ID(Now, row.ID), row.Workload)
+		s = s.union(pod)
 	}
-	all := one
-	if two, ok := p.compared(p.labs, ID(plan, row.ID, true), now, row.Workload); ok {
-		all = all.union(two)
-	}
-	if plan != WholeNetwork || row.Target != result.TargetClusterIP {
-		return all, true
-	}
-	free, both := p.compared(p.labs, ID(plan, podIP, true), now, row.Workload)
-	if socket, ok := p.compared(p.labs, ID(plan, row.ID, false), ID(plan, podIP, false), row.Workload); ok {
-		if both { // what a translated socket costs is known on one CPU alone
-			all = all.union(free.times(socket))
-		}
-		return all, true
-	}
-	// Labs translated per packet. Agents translate at sockets, where an open connection costs what a pod IP costs.
-	if both {
-		all = all.union(free)
-	}
-	if free, ok := p.compared(p.labs, ID(plan, podIP, false), ID(Now, row.ID, false), row.Workload); ok {
-		all = all.union(free)
-	}
-	return all, true
+	return s, ok
 }
 
 // compared returns the ratio of two rows of a file, from its comparisons.
@@ -193,8 +145,6 @@ func (s span) figure() Figure {
 func (s span) times(t span) span {
 	return span{s.at + t.at, math.Hypot(s.below, t.below), math.Hypot(s.above, t.above)}
 }
-
-func (s span) inverse() span { return span{-s.at, s.above, s.below} }
 
 // union covers both intervals, and lies in the middle.
 func (s span) union(t span) span {

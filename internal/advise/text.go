@@ -3,10 +3,9 @@
 package advise
 
 import (
+	"cmp"
 	"fmt"
 	"io"
-	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -37,24 +36,30 @@ var sentences = []struct{ plan, text string }{
 var units = map[string]string{result.WorkloadTCPRR: "requests", result.WorkloadTCPCRR: "connections",
 	result.WorkloadTCPStream: "throughput"}
 
-// Write writes the sentences, a table of rows, and what would break.
+const mostNamed = 3
+
+// Write writes the sentences, a table of rows, and what would break. Foreign texts stay on their lines.
 func (a Advice) Write(w io.Writer, table func(header []string, rows [][]any) error) error {
-	c := a.Cluster
-	fmt.Fprintf(w, "Now: %s, overlay %s; kube-proxy's mode: %s; nodes: %d; ports of Services: %d; endpoints: %d.\n",
-		orUnknown(c.Network), orUnknown(c.Overlay), orUnknown(c.Proxy), c.Nodes, c.Ports, c.Endpoints)
-	if a.Model != nil && a.Model.Services < c.Ports {
-		fmt.Fprintf(w, "Labs have the rules of %d ports: with more, kube-proxy's iptables mode costs more than they show.\n",
-			a.Model.Services)
+	line := func(format string, args ...any) {
+		fmt.Fprintln(w, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "?"))
 	}
-	fmt.Fprintln(w)
+	c, unknown := a.Cluster, "unknown"
+	line("Now: %s, overlay %s; kube-proxy's mode: %s; nodes: %d; ports of Services: %d; endpoints: %d.",
+		cmp.Or(c.Network, unknown), cmp.Or(c.Overlay, unknown), cmp.Or(c.Proxy, unknown), c.Nodes, c.Ports, c.Endpoints)
+	line("")
 	for i, s := range sentences {
-		fmt.Fprintf(w, "%d. %s\n", i+1, a.sentence(s.plan, s.text))
+		if gains := a.gains(s.plan); len(gains) > 0 {
+			line("%d. %s, to a Service:", i+1, s.text)
+			fmt.Fprintf(w, "   %s.\n", strings.Join(gains, ";\n   "))
+		} else {
+			line("%d. %s: %s.", i+1, s.text, a.reason(s.plan))
+		}
 	}
 	for _, reason := range a.Unpredicted {
-		fmt.Fprintf(w, "Not predicted: %s.\n", reason)
+		line("Not predicted: %s.", reason)
 	}
 	for _, note := range a.Notes {
-		fmt.Fprintln(w, note)
+		line("%s", note)
 	}
 	header := []string{"PATH", "WORKLOAD", "UNIT", "NOW", "1. MUSTANG", "2. PROXY ONLY", "3. NFTABLES"}
 	var rows [][]any
@@ -65,78 +70,62 @@ func (a Advice) Write(w io.Writer, table func(header []string, rows [][]any) err
 		}
 		rows = append(rows, cells)
 	}
-	fmt.Fprintln(w)
+	line("")
 	if err := table(header, rows); err != nil {
 		return err
 	}
-	return a.writeBreaks(w)
-}
-
-const mostNamed = 3
-
-func (a Advice) writeBreaks(w io.Writer) error {
-	text := "\nWould break: nothing that was found.\n"
-	if len(a.Cluster.Unsupported) > 0 {
-		text = "\nWould break, with Mustang as the whole network; nodes, Services and policies also in place of kube-proxy:\n"
+	line("")
+	if len(c.Unsupported) == 0 {
+		line("Would break: nothing that was found.")
+	} else {
+		line("Would break with Mustang as the whole network (nodes, Services and policies also in place of kube-proxy):")
 	}
-	for _, b := range a.Cluster.Unsupported {
-		text += "- " + b.Name
-		if n := len(b.Objects); n > 0 {
-			text += ": " + strings.Join(b.Objects[:min(n, mostNamed)], ", ")
-			if n > mostNamed {
-				text += fmt.Sprintf(" and %d more", n-mostNamed)
-			}
+	for _, f := range c.Unsupported {
+		text, more := f.Name, ""
+		if n := len(f.Objects); n > mostNamed {
+			more = fmt.Sprintf(" and %d more", n-mostNamed)
 		}
-		text += "\n"
+		if len(f.Objects) > 0 {
+			text += ": " + strings.Join(f.Objects[:min(len(f.Objects), mostNamed)], ", ") + more
+		}
+		line("- %s", text)
 	}
-	for _, unread := range a.Cluster.Unread {
-		text += "Not read: " + unread + "\n"
+	if len(c.Unread) > 0 {
+		line("Not read: %s", strings.Join(c.Unread, ", "))
 	}
-	_, err := io.WriteString(w, text)
-	return err
+	return nil
 }
 
-func orUnknown(text string) string {
-	if text == "" {
-		return "unknown"
-	}
-	return text
-}
-
-// sentence sums up what a plan gives to clients of Services, on one node and across two.
-func (a Advice) sentence(plan, text string) string {
-	var parts []string
+// gains sums up what a plan gives to clients of Services, on one node and across two.
+func (a Advice) gains(plan string) (all []string) {
 	for _, placement := range []struct{ id, text string }{{SameNode, "on one node"}, {TwoNodes, "across nodes"}} {
 		var gains []string
 		for _, workload := range []string{result.WorkloadTCPRR, result.WorkloadTCPCRR, result.WorkloadTCPStream} {
-			i := slices.IndexFunc(a.Rows, func(r Row) bool {
-				return r.Path == ClusterIP+"/"+placement.id && r.Workload == workload
-			})
-			if i < 0 {
-				continue
-			}
-			if p, ok := a.Rows[i].Predicted[plan]; ok {
-				gains = append(gains, units[workload]+" "+p.Ratio.gain())
+			for _, r := range a.Rows {
+				p, ok := r.Predicted[plan]
+				if ok && r.Path == ClusterIP+"/"+placement.id && r.Workload == workload {
+					gains = append(gains, units[workload]+" "+p.Ratio.gain())
+				}
 			}
 		}
 		if len(gains) > 0 {
-			parts = append(parts, placement.text+" "+strings.Join(gains, ", "))
+			all = append(all, placement.text+" "+strings.Join(gains, ", "))
 		}
 	}
-	if len(parts) > 0 {
-		return text + ", to a Service:\n   " + strings.Join(parts, ";\n   ") + "."
-	}
-	reason := "not predicted"
+	return all
+}
+
+// reason returns why a plan has no gains.
+func (a Advice) reason(plan string) string {
 	switch proxy := a.Cluster.Proxy; {
-	case plan == ProxyOnly && proxy == "none":
-		reason = "there is no kube-proxy"
-	case plan == NFTables && proxy != "iptables":
-		reason = "kube-proxy's mode is " + proxy
-		if proxy == "none" {
-			reason = "there is no kube-proxy"
-		}
+	case plan != WholeNetwork && proxy == "none":
+		return "there is no kube-proxy"
+	case plan == NFTables && proxy != "iptables" && proxy != "":
+		return "kube-proxy's mode is " + proxy
+	case len(a.Unpredicted) == 0:
+		return "too little time for intervals: set a longer --time"
 	}
-	return text + ": " + reason + "."
+	return "not predicted"
 }
 
 // gain prints "+31 % (24 to 38)", or that the interval covers no difference.
@@ -165,13 +154,6 @@ func (f Figure) text() string {
 
 // digits prints three significant digits.
 func digits(v float64) string {
-	if v <= 0 {
-		return "0"
-	}
-	places := max(0, 2-int(math.Floor(math.Log10(v))))
-	if places == 0 {
-		step := math.Pow(10, math.Floor(math.Log10(v))-2)
-		v = math.Round(v/step) * step
-	}
-	return strconv.FormatFloat(v, 'f', places, 64)
+	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'e', 2, 64), 64)
+	return strconv.FormatFloat(v, 'f', -1, 64)
 }

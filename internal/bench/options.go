@@ -107,9 +107,9 @@ type Cluster interface {
 	Describe(head *result.Run)
 }
 
-// clusterSlice is the length of turns in a cluster. Most rounds change between the agents of several pods, which takes
-// milliseconds: the way of a message through the API server.
-const clusterSlice = 20 * time.Millisecond
+// ClusterSlice is the length of turns in a cluster. Most rounds change between the agents of several pods, which takes
+// milliseconds: the way of a message through the API server. Labs that are compared with a cluster take equal turns.
+const ClusterSlice = 20 * time.Millisecond
 
 // clusterLead is the part of a stream's turn that comes before it and is not counted. In pods, TCP begins slowly after
 // each pause (net.ipv4.tcp_slow_start_after_idle).
@@ -156,7 +156,7 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	if o.Cluster != nil {
-		o.Slice = cmp.Or(o.Slice, clusterSlice)
+		o.Slice = cmp.Or(o.Slice, ClusterSlice)
 	}
 	switch {
 	case o.Until > 0:

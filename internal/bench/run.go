@@ -101,6 +101,9 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 		Started:         time.Now().UTC(),
 		Quick:           o.Quick,
 	}
+	if cpus == host.AnyCPU {
+		head.Pinning = map[string]int{}
+	}
 	if o.Peer != nil {
 		head.Notes = o.Peer.notes()
 	}

@@ -83,9 +83,9 @@ func (t *testbed) listen(ctx context.Context, l *lab.Lab, server agentKey) error
 	return err
 }
 
-// moves reports whether the client of a lab must be in the lab's control group while it opens sockets, since a
-// socket stays in the group in which it was opened. For a lab with socket translation, it is in the lab's group
-// meanwhile; for any other, in a group without translation.
+// moves reports whether the client of a lab must change its control group while it opens sockets: a socket stays in
+// the group in which it was opened. For a lab with socket translation, the client is in the lab's group meanwhile; for
+// any other, in a group without translation.
 func (t *testbed) moves(l *lab.Lab, client *load.Agent) bool {
 	return t.home != nil && l != t.home && client == t.agents[sharedClient] && (translates(l) || translates(t.home))
 }

@@ -123,9 +123,9 @@ func leadsTo(s service.Service, o tcpConnection) bool {
 	return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.at })
 }
 
-// reach opens a connection to a service and closes it. It returns when it was open, and whether it shows that the
-// service has its backends. Conntrack keeps closed connections for seconds, and takes the packets from a port that
-// comes again to where they went before, so such a connection shows nothing.
+// reach opens a connection to a service and closes it. It returns when the connection was open, and whether it shows
+// that the service has its backends. Conntrack keeps closed connections for seconds: packets from a port used again go
+// to the previous backend. So such a connection shows nothing.
 func (c *connector) reach(s service.Service) (opened time.Time, shows bool, err error) {
 	if len(c.kept) >= mostKept {
 		if err := c.forget(); err != nil {

@@ -104,9 +104,9 @@ func (e *Error) Error() string {
 // Is makes the error match errors.ErrUnsupported.
 func (e *Error) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// IsWhole reports whether a directory of a cgroup2 file system is the root of the whole hierarchy, not of a container's
+// isWhole reports whether a directory of a cgroup2 file system is the root of the whole hierarchy, not of a container's
 // part. The root of the whole has inode 1 (cgroup_setup_root, kernel/cgroup/cgroup.c).
-func IsWhole(path string) bool {
+func isWhole(path string) bool {
 	var dir unix.Stat_t
 	return unix.Stat(path, &dir) == nil && dir.Ino == 1
 }
@@ -120,7 +120,7 @@ func Root() (string, error) {
 		if unix.Statfs(path, &mount) != nil || mount.Type != unix.CGROUP2_SUPER_MAGIC {
 			continue
 		}
-		if IsWhole(path) {
+		if isWhole(path) {
 			return path, nil
 		}
 		part = cmp.Or(part, path)

@@ -185,7 +185,7 @@ func TestVerdicts(t *testing.T) {
 		{name: "BIG TCP is compared with the same link", rows: []result.Row{plain, fast, ebpf, big},
 			comparisons: []result.Comparison{behind, rank("plain+ebpf/pod-ip", 0.9, 0.89, 0.91), asking(result.AsksBigTCP,
 				big.ID, ebpf.ID, [3]float64{1.2, 1.19, 1.21})},
-			want: []string{"With BIG TCP, plain+eBPF is faster: 54.0 Gbit/s (+20 % ±1)."}, never: []string{"70.0", "big-tcp"}},
+			want: []string{"With BIG TCP, plain+eBPF is faster: 54.0 Gbit/s (+20 % ±1 by BIG TCP)."}, never: []string{"70.0", "big-tcp"}},
 		{name: "costs", rows: []result.Row{plain, fast, iptables, service, ebpf}, comparisons: []result.Comparison{behind,
 			asking(result.AsksProxy, iptables.ID, "plain/pod-ip", [3]float64{0.81, 0.8, 0.82}), asking(result.AsksService,
 				service.ID, iptables.ID, [3]float64{0.998, 0.991, 1.004}),

@@ -47,8 +47,8 @@ type comparedTable struct {
 	// Geomean has the geometric mean of each run's figures over the rows that all runs measured; empty without such
 	// rows, or if a figure is 0.
 	Geomean []float64 `json:"geomean"`
-	// GeomeanCI95 has for each run but the first an interval of the ratio of the means, as wide as the geometric mean of
-	// the rows' intervals, which holds for any dependence between rows. nil if a row lacks an interval.
+	// GeomeanCI95 has for each run but the first an interval of the ratio of the means. It is as wide as the geometric
+	// mean of the rows' intervals, so it holds for any dependence between rows. nil if a row lacks an interval.
 	GeomeanCI95 []*[2]float64 `json:"geomean_ci95"`
 }
 

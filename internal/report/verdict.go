@@ -134,7 +134,8 @@ func (t *workload) best() string {
 		if d := judge(c); d.verdict != tied {
 			faster := d.verdict == higher && plain.figure*d.ci[0] > top.figure && t.suite.run.disturbances() == ""
 			is := map[bool]string{true: "is faster:", false: "has"}[faster]
-			out += fmt.Sprintf(" With BIG TCP, %s %s %s (%s).", plain.name, is, t.figureOf(plain.figure*d.ratio), d.percent())
+			out += fmt.Sprintf(" With BIG TCP, %s %s %s (%s by BIG TCP).", plain.name, is, t.figureOf(plain.figure*d.ratio),
+				d.percent())
 		}
 	}
 	return out

@@ -211,8 +211,8 @@ type Row struct {
 	// BPFNanos is the time of the BPF programs that ran, from a short run of its own after the first rounds.
 	BPFNanos []ProgramTime `json:"bpf_ns,omitempty"`
 	Evidence Evidence      `json:"evidence"` // shows the path of the traffic
-	// Lost is the number of datagrams of a UDP stream that did not arrive, or of transactions without an answer
-	// ([WorkloadUDPRR]), or of connections that stalled for seconds ([WorkloadTCPCRR]), over all samples.
+	// Lost is a number over all samples: datagrams of a UDP stream that did not arrive, transactions without an answer
+	// ([WorkloadUDPRR]), or connections that stalled for seconds ([WorkloadTCPCRR]).
 	Lost uint64 `json:"lost,omitempty"`
 	// LostShare is the share of Lost in all. The time of lost transactions and connections counts.
 	LostShare float64 `json:"lost_share,omitempty"`

@@ -147,35 +147,43 @@ func (r *runner) compare(ctx context.Context, o comparison) (err error) {
 			return m.replace(o.document)
 		}
 	}
+	if err := r.buildPeers(ctx, o.peers); err != nil {
+		return err
+	}
+	var stands []*stand
+	defer func() {
+		for _, s := range stands {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	for _, p := range o.peers {
+		s, err := r.startStand(ctx, p)
+		if err != nil {
+			return err
+		}
+		stands = append(stands, s)
+	}
+	if err := r.takeTurns(ctx, o, stands, &m); err != nil || o.document == "" {
+		return err
+	}
+	return m.replace(o.document)
+}
+
+// buildPeers builds the programs of networks.
+func (r *runner) buildPeers(ctx context.Context, all []peer) error {
 	if err := r.paths(ctx); err != nil {
 		return err
 	}
-	dir := r.cluster.Dir
-	r.cluster.Peers = filepath.Join(dir, "peers")
+	r.cluster.Peers = filepath.Join(r.cluster.Dir, "peers")
 	var networks []string
-	for _, p := range o.peers {
+	for _, p := range all {
 		networks = append(networks, p.Setup.Peer)
 	}
-	if err := r.cluster.Programs.BuildPeers(ctx, "test/k8s", r.cluster.Peers, networks); err != nil {
-		return err
-	}
-	stands := make([]*stand, len(o.peers))
-	defer func() {
-		for _, s := range stands {
-			if s != nil {
-				err = errors.Join(err, s.Close())
-			}
-		}
-	}()
-	for i, p := range o.peers {
-		options := r.cluster
-		options.Setup, options.Dir = p.Setup, filepath.Join(dir, p.name)
-		begun := time.Now()
-		if stands[i], err = startStand(ctx, options); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		fmt.Fprintf(r.stderr, "%s stands after %.0f s\n", p.name, time.Since(begun).Seconds())
-	}
+	return r.cluster.Programs.BuildPeers(ctx, "test/k8s", r.cluster.Peers, networks)
+}
+
+// takeTurns measures clusters, one of each of the comparison's networks, in turns.
+func (r *runner) takeTurns(ctx context.Context, o comparison, stands []*stand, m *measured) error {
 	m.Commands = append(m.Commands, "build/k8s "+strings.Join(r.args, " "))
 	m.Date, m.Kubernetes = time.Now().Format(time.DateOnly), r.cluster.Programs.Version
 	failed, first := 0, m.turns()
@@ -201,10 +209,7 @@ func (r *runner) compare(ctx context.Context, o comparison) (err error) {
 		}
 		fmt.Fprintf(r.stderr, "turn %d is done after %.0f s\n", number+1, time.Since(begun).Seconds())
 	}
-	if o.document == "" {
-		return nil
-	}
-	return m.replace(o.document)
+	return nil
 }
 
 // stand is a cluster with pods, which is paused unless it is its turn.
@@ -213,18 +218,21 @@ type stand struct {
 	mover *cluster.Mover
 }
 
-func startStand(ctx context.Context, o cluster.Options) (*stand, error) {
+func (r *runner) startStand(ctx context.Context, p peer) (*stand, error) {
+	o, begun := r.cluster, time.Now()
+	o.Setup, o.Dir = p.Setup, filepath.Join(o.Dir, p.name)
 	c, err := cluster.Start(ctx, o)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}
 	mover, err := c.StartMover()
 	if err == nil {
 		err = c.Pause()
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %w", p.name, err), c.Close())
 	}
+	fmt.Fprintf(r.stderr, "%s stands after %.0f s\n", p.name, time.Since(begun).Seconds())
 	return &stand{c, mover}, nil
 }
 

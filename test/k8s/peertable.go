@@ -171,7 +171,7 @@ func (m measured) text() string {
 				[]string{"better", "worse"}[i], strings.Join(lines, "\n"))
 		}
 	}
-	turns := 0 // without those of pods under default deny alone
+	turns := 0 // a turn that only starts pods under default deny does not count
 	for _, p := range peers {
 		turns = max(turns, len(m.samples(p.name, traffic[0].on(paths[1][0]))))
 	}

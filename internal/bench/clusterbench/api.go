@@ -6,10 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,15 +17,15 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/pager"
 
 	"mustang/internal/advise"
 	"mustang/internal/kube"
 )
 
 type api struct {
-	dynamic   dynamic.Interface
-	config    *rest.Config
-	namespace string
+	dynamic dynamic.Interface
+	config  *rest.Config
 }
 
 var (
@@ -40,10 +39,9 @@ var (
 )
 
 const (
-	// managedBy marks the objects of a bench, and longest is how long its pods run at most, such as 1h0m0s.
-	managedBy = "app.kubernetes.io/managed-by"
-	manager   = "mustang-bench"
-	longest   = "mustang-bench/longest"
+	// namespace holds the objects of a run. While it exists, a second run is refused: each would slow the other.
+	namespace = "mustang-bench"
+	managedBy = "app.kubernetes.io/managed-by" // has value namespace at all objects
 
 	answerTime  = 15 * time.Second       // limits a request
 	removalTime = 90 * time.Second       // limits the removal of a namespace
@@ -51,7 +49,7 @@ const (
 )
 
 func (a *api) own(kind schema.GroupVersionResource) dynamic.ResourceInterface {
-	return a.dynamic.Resource(kind).Namespace(a.namespace)
+	return a.dynamic.Resource(kind).Namespace(namespace)
 }
 
 func list[T any](ctx context.Context, from dynamic.ResourceInterface, selector string) ([]T, error) {
@@ -70,44 +68,22 @@ func list[T any](ctx context.Context, from dynamic.ResourceInterface, selector s
 	return all, nil
 }
 
-// sweep removes the namespaces of killed benches, whose pods have ended. The bench's own shows the cluster's time.
-func (a *api) sweep(ctx context.Context, note func(string)) error {
-	space := a.dynamic.Resource(namespaces)
-	all, err := list[corev1.Namespace](ctx, space, managedBy+"="+manager)
-	if err != nil {
-		return err
-	}
-	own := slices.IndexFunc(all, func(n corev1.Namespace) bool { return n.Name == a.namespace })
-	for _, n := range all {
-		limit, err := time.ParseDuration(n.Annotations[longest])
-		other := own < 0 || err != nil || n.Labels[managedBy] != manager || !n.DeletionTimestamp.IsZero()
-		if other || all[own].CreationTimestamp.Sub(n.CreationTimestamp.Time) <= limit {
-			continue
-		}
-		note("removing namespace " + n.Name + ", which an ended bench left")
-		if err := space.Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("remove namespace %s: %w", n.Name, err)
-		}
-	}
-	return nil
-}
-
 func (a *api) removeNamespace(note func(string)) error {
-	note("removing namespace " + a.namespace)
+	note("removing namespace " + namespace)
 	ctx, cancel := context.WithTimeout(context.Background(), removalTime)
 	defer cancel()
 	space := a.dynamic.Resource(namespaces)
-	err := space.Delete(ctx, a.namespace, metav1.DeleteOptions{})
+	err := space.Delete(ctx, namespace, metav1.DeleteOptions{})
 	if err == nil {
 		err = wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
-			_, err := space.Get(ctx, a.namespace, metav1.GetOptions{})
+			_, err := space.Get(ctx, namespace, metav1.GetOptions{})
 			return false, err
 		})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	return fmt.Errorf("remove namespace %s: %w", a.namespace, err)
+	return fmt.Errorf("remove namespace %s: %w", namespace, err)
 }
 
 const (
@@ -132,18 +108,14 @@ func (a Access) Reader() (advise.Reader, error) {
 			}
 			return err
 		}
-		for page := (metav1.ListOptions{Limit: pageItems}); ; {
-			found, err := from.List(ctx, page)
-			if err != nil {
-				return err
-			}
-			for _, o := range found.Items {
-				do(o)
-			}
-			if page.Continue = found.GetContinue(); page.Continue == "" {
-				return nil
-			}
-		}
+		pages := pager.New(func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
+			return from.List(ctx, page)
+		})
+		pages.PageSize = pageItems
+		return pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+			do(*o.(*advise.Object))
+			return nil
+		})
 	}, nil
 }
 
@@ -162,7 +134,8 @@ func (a Access) connect() (*api, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: a.Context}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		err = errors.New("name a kubeconfig file by --kubeconfig or $KUBECONFIG")
+		err = fmt.Errorf("no cluster in %s: name a kubeconfig file by --kubeconfig or $KUBECONFIG",
+			strings.Join(rules.GetLoadingPrecedence(), ", "))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
@@ -177,27 +150,26 @@ func (a Access) connect() (*api, error) {
 	return &api{dynamic: client, config: config}, nil
 }
 
-func (a Access) command(exe, namespace, pod string) []string {
-	return []string{exe, ExecCommand, a.Kubeconfig, a.Context, namespace, pod}
+func (a Access) command(exe, pod string) []string {
+	return []string{exe, ExecCommand, a.Kubeconfig, a.Context, pod}
 }
 
-// Exec runs a command in a pod, with the arguments of [ExecCommand]: file, context, namespace, pod, command. It ends
+// Exec runs a command in a pod, with the arguments of [ExecCommand]: file, context, pod, command. It ends
 // when the command does, or when ctx ends.
 func Exec(ctx context.Context, args []string, streams kube.ExecStreams) error {
-	if len(args) < 5 {
-		return errors.New("want KUBECONFIG CONTEXT NAMESPACE POD COMMAND")
+	if len(args) < 4 {
+		return errors.New("want KUBECONFIG CONTEXT POD COMMAND")
 	}
 	a, err := (Access{Kubeconfig: args[0], Context: args[1]}).connect()
 	if err != nil {
 		return err
 	}
-	a.namespace = args[2]
-	return a.exec(ctx, args[3], args[4:], streams)
+	return a.exec(ctx, args[2], args[3:], streams)
 }
 
 const container = "mustang" // the name of the container of each pod
 
 func (a *api) exec(ctx context.Context, pod string, command []string, streams kube.ExecStreams) error {
-	return kube.Exec(ctx, a.config, kube.ExecCommand{Namespace: a.namespace, Pod: pod, Container: container,
+	return kube.Exec(ctx, a.config, kube.ExecCommand{Namespace: namespace, Pod: pod, Container: container,
 		Words: command}, streams)
 }

@@ -128,7 +128,7 @@ func (c *Cluster) address(name string) netip.AddrPort {
 // Agent returns how to start an agent in a pod: by a process of this program, which does what `kubectl exec -i` does.
 func (c *Cluster) Agent(name string) load.AgentOptions {
 	return load.AgentOptions{
-		Shell: c.options.Access.command(c.exe, c.api.namespace, c.pod(name).id), Exe: Program, CPU: -1,
+		Shell: c.options.Access.command(c.exe, c.pod(name).id), Exe: Program, CPU: -1,
 		Start: func(cmd *exec.Cmd) error {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // no signals from the terminal
 			return cmd.Start()

@@ -331,7 +331,6 @@ func TestPendingPodsSayWhy(t *testing.T) {
 			if cluster.api, err = (Access{Kubeconfig: f.Kubeconfig(t)}).connect(); err != nil {
 				t.Fatal(err)
 			}
-			cluster.api.namespace = "space"
 			cluster.pods = []*pod{{name: client, node: "a"}}
 			var all []corev1.Pod
 			if c.status != "" {
@@ -344,7 +343,7 @@ func TestPendingPodsSayWhy(t *testing.T) {
 			}
 			if c.event != "" {
 				f.Put(t, eventsPath,
-					fmt.Sprintf(`{"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": "space", "name": "e"}, "type": `+
+					fmt.Sprintf(`{"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": "mustang-bench", "name": "e"}, "type": `+
 						`"Warning",
 					"reason": "FailedCreate", "message": %q, "involvedObject": {"kind": "Job", "name": "client"}}`, c.event))
 			}
@@ -354,26 +353,19 @@ func TestPendingPodsSayWhy(t *testing.T) {
 	}
 }
 
-// TestDeadBenchesAreRemoved checks that only the namespace of a dead bench is removed.
-func TestDeadBenchesAreRemoved(t *testing.T) {
+// TestSecondRunIsRefused starts a run beside another one, which goes on.
+func TestSecondRunIsRefused(t *testing.T) {
 	f := startFake(t, "a")
-	space := func(name, by, limit string) {
-		f.Put(t, spacesPath,
-			fmt.Sprintf(`{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": %q, "labels": {%q: %q}, `+
-				`"annotations": {%q: %q},
-			"creationTimestamp": %q}}`, name, managedBy, by, longest, limit,
-				time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)))
-	}
-	space("dead", manager, "59m")
-	space("alive", manager, "61m")
-	space("another's", "somebody", "59m")
-	f.Put(t, servicesPath, `{"kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "dead", "name": "left"}}`)
-	f.paths(t, nil)
+	c, err := f.up(t, nil)
+	testkit.Succeed(t, err)
+	jobs := len(f.jobs)
+	_, err = f.up(t, nil)
+	want := "kubectl delete namespace " + namespace
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), want), "error %v, want %q", err, want)
 	left := f.left(t)
-	for name, want := range map[string]bool{"dead": false, "left": false, "alive": true, "another's": true} {
-		got := strings.Contains(left, `"`+name+`"`)
-		testkit.Check(t, got == want, "%s is there: %t, want %t", name, got, want)
-	}
+	testkit.Check(t, len(f.jobs) == jobs && strings.Contains(left, `"`+namespace+`"`), "%d jobs, left %s", len(f.jobs),
+		left)
+	testkit.Succeed(t, c.Close())
 }
 
 // TestExecRunsACommand runs one as the process of an agent does.
@@ -386,7 +378,7 @@ func TestExecRunsACommand(t *testing.T) {
 		}
 		return nil
 	})
-	args := (Access{Kubeconfig: f.Kubeconfig(t)}).command("mustang", "space", "client-x")[2:]
+	args := (Access{Kubeconfig: f.Kubeconfig(t)}).command("mustang", "client-x")[2:]
 	var out bytes.Buffer
 	err := Exec(t.Context(), append(args, "echo", "a b"), kube.ExecStreams{Stdout: &out})
 	testkit.Check(t, err == nil && out.String() == "client-x [echo a b]\n", "output %q, error %v", out.String(), err)

@@ -124,7 +124,7 @@ func (a *api) create(ctx context.Context, kind schema.GroupVersionResource, valu
 	if kind == namespaces {
 		to = a.dynamic.Resource(kind)
 	} else {
-		o.SetNamespace(a.namespace)
+		o.SetNamespace(namespace)
 	}
 	stored, err := to.Create(ctx, &o, metav1.CreateOptions{})
 	if err != nil {

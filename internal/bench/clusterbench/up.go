@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
@@ -31,19 +32,20 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	c.plan()
-	c.api.namespace = fmt.Sprintf("mustang-bench-%06x", rand.IntN(1<<24))
-	if _, err := c.api.create(ctx, namespaces, map[string]any{"Name": c.api.namespace, "Longest": o.Longest}); err != nil {
+	_, err = c.api.create(ctx, namespaces, map[string]any{"Name": namespace})
+	if apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("namespace %s exists: another run uses it; if that was killed: "+
+			"kubectl delete namespace %[1]s", namespace)
+	}
+	if err != nil {
 		return nil, err
 	}
-	o.Note("the pods are in namespace " + c.api.namespace)
+	o.Note("the pods are in namespace " + namespace)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	if err := c.api.sweep(ctx, o.Note); err != nil {
-		return nil, err
-	}
 	for _, p := range c.pods {
 		err := c.start(ctx, p)
 		if p.lab && err != nil && ctx.Err() == nil {
@@ -91,7 +93,7 @@ const (
 func (c *Cluster) await(ctx context.Context) error {
 	begun, noted, waiting := time.Now(), "", ""
 	err := wait.PollUntilContextTimeout(ctx, poll, podsTime, true, func(ctx context.Context) (bool, error) {
-		all, err := list[corev1.Pod](ctx, c.api.own(pods), managedBy+"="+manager)
+		all, err := list[corev1.Pod](ctx, c.api.own(pods), managedBy+"="+namespace)
 		if err != nil {
 			return false, err
 		}

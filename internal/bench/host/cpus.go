@@ -28,6 +28,9 @@ type CPUPair struct {
 	Set bool
 }
 
+// AnyCPU pins neither client nor server: the scheduler places them, as it does in a cluster.
+var AnyCPU = CPUPair{Client: -1, Server: -1, Set: true}
+
 // ParseCPUs parses "CLIENT,SERVER", such as "0,1", or one number for both.
 func ParseCPUs(text string) (CPUPair, error) {
 	client, server, two := strings.Cut(text, ",")
@@ -46,7 +49,7 @@ func ParseCPUs(text string) (CPUPair, error) {
 func (p CPUPair) Resolve() (CPUPair, error) {
 	usable, err := usableCPUs()
 	switch {
-	case err != nil:
+	case err != nil, p == AnyCPU:
 		return p, err
 	case !p.Set:
 		return CPUPair{Client: usable[0], Server: usable[0], Set: true}, nil

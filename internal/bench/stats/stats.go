@@ -7,7 +7,7 @@
 // an answer show a difference.
 //
 // The method follows T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time (ISMM 2013), on logarithms. The
-// spread of labs includes that of all in them. Student's t over the labs therefore gives an interval for all levels.
+// spread of labs includes the spread within labs. Student's t over the labs therefore gives an interval for all levels.
 package stats
 
 import (

@@ -8,19 +8,15 @@ import (
 )
 
 // Advice returns the suite that compares the paths of a cluster's network, in labs, with the same paths by Mustang.
-// Their IDs are of [advise.ID]. PerPacket has Mustang translate cluster IPs per packet, where sockets cannot be.
-// Then the pod IP is compared too, since agents translate at sockets.
-func Advice(m advise.Model, perPacket bool) Suite {
+// Their IDs are of [advise.ID]. Mustang translates cluster IPs per packet, because labs make no control groups in the
+// node's own hierarchy, which a privileged pod sees. The pod IP is compared too, since agents translate at sockets.
+func Advice(m advise.Model) Suite {
 	s := newSuite("What would another network give this cluster?", usualTCP()...)
 	s.Name = "advice"
 	s.Doc = "the paths of a cluster's network beside the same paths by Mustang, in labs"
-	ebpf := lab.ViaEBPFSocket
-	if perPacket {
-		ebpf = lab.ViaEBPFTC
-	}
 	now := lab.Options{Link: m.Link, NetfilterCall: m.Link == "bridge", Datapath: lab.DatapathKernel, Via: m.Proxy}
 	s.addPlan(advise.Now, m, now)
-	s.addPlan(advise.WholeNetwork, m, lab.Options{Link: "veth", Datapath: lab.DatapathEBPF, Via: ebpf})
+	s.addPlan(advise.WholeNetwork, m, lab.Options{Link: "veth", Datapath: lab.DatapathEBPF, Via: lab.ViaEBPFTC})
 	if m.Proxy == lab.ViaIPTables {
 		now.Via = lab.ViaNFTables
 		s.addPlan(advise.NFTables, m, now)
@@ -29,7 +25,7 @@ func Advice(m advise.Model, perPacket bool) Suite {
 }
 
 // addPlan adds the paths of a plan. On one host they have the plan's link; across two, veth, because a bridge's host
-// routes too. Each is measured on one CPU and on two: a cluster's scheduler does either.
+// routes too.
 func (s *Suite) addPlan(plan string, m advise.Model, o lab.Options) {
 	o.Services = max(1, m.Services)
 	one := podPath("", o.Link)
@@ -50,30 +46,14 @@ func (s *Suite) addPlan(plan string, m advise.Model, o lab.Options) {
 		{advise.PodIP, advise.TwoNodes, two()}, {advise.ClusterIP, advise.TwoNodes, service},
 	} {
 		path := p.target + "/" + p.placement
-		p.Path.ID = advise.ID(plan, path, false)
+		p.Path.ID = advise.ID(plan, path)
 		s.add(p.Path)
-		apart := p.Path
-		apart.ID, apart.TwoCPUs, apart.Variant = advise.ID(plan, path, true), true, "two CPUs"
-		bySocket := o.Via == lab.ViaEBPFSocket && p.target == advise.ClusterIP
-		if !bySocket { // the client on another CPU opens no translated sockets
-			s.add(apart)
+		now := advise.ID(advise.Now, path)
+		if plan != advise.Now {
+			s.compare(p.Path.ID, now)
 		}
-		if plan == advise.Now {
-			continue
-		}
-		s.compare(p.Path.ID, advise.ID(advise.Now, path, false))
-		if !bySocket {
-			s.compare(apart.ID, advise.ID(advise.Now, path, true))
-		}
-		if plan != advise.WholeNetwork || p.target != advise.ClusterIP {
-			continue
-		}
-		podIP := advise.PodIP + "/" + p.placement // which a cluster IP costs at least
-		s.compare(advise.ID(plan, podIP, true), advise.ID(advise.Now, path, true))
-		if bySocket {
-			s.compare(p.Path.ID, advise.ID(plan, podIP, false))
-		} else {
-			s.compare(advise.ID(plan, podIP, false), advise.ID(advise.Now, path, false))
+		if plan == advise.WholeNetwork && p.target == advise.ClusterIP {
+			s.compare(advise.ID(plan, advise.PodIP+"/"+p.placement), now)
 		}
 	}
 }

@@ -117,6 +117,14 @@ func (c *Cluster) Uninstall() error {
 		cleanUp = func() error { return c.helm("upgrade", c.Chart, "cleanup=true") }
 		remove = func() error { return c.helm("uninstall", "") }
 	}
+	// Pods of specs may have minutes to end, which a later and shorter time does not change.
+	if _, err := c.kubectl(nil, "delete", "pods", "-A", "--field-selector=metadata.namespace!=kube-system",
+		"--grace-period=1", "--wait=false"); err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		_ = n.command(c.ctx, "pkill", "-KILL", "-x", "agnhost").Run() // there may be none
+	}
 	if err := cleanUp(); err != nil {
 		return err
 	}

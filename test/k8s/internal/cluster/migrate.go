@@ -23,8 +23,8 @@ type migration struct {
 	mtu     int      // flannel's
 }
 
-// Migrate takes the cluster to Mustang and back, with so many connections in all: beside flannel, or with Mustang as
-// the network. It returns a table of the connections by phase, and fails if one was lost.
+// Migrate takes the cluster to Mustang and back, with a number of connections in all: beside flannel, or with Mustang
+// as the network. It returns a table of the connections by phase, and fails if one was lost.
 func (c *Cluster) Migrate(network bool, connections int) (string, error) {
 	m := &migration{Cluster: c, loadClients: loadClients{of: map[string]*loadClient{}}, network: network}
 	m.values = []string{"nodeSelector.network=mustang", "agent.routing=" + c.Nodes}

@@ -15,7 +15,7 @@ import (
 // which sends a packet at once, then every 20 ms, and after a second every 120 ms.
 type Policed struct {
 	Denied, Allowed int             // pods by what their policies are
-	Leaked          int             // denied pods of which a packet arrived
+	Leaked          int             // denied pods with a packet that arrived
 	Last            time.Duration   // of the last packet that leaked
 	First           []time.Duration // of the first packet of each allowed pod
 	Started         time.Duration   // from the request to the API server until all pods are ready

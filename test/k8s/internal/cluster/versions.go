@@ -158,7 +158,7 @@ func (s *smoke) follows(name string) error {
 
 // unread waits until the agent reports that it cannot read the cluster, and why; empty: that it can.
 func (s *smoke) unread(why string) error {
-	return s.await(time.Minute, func() error {
+	return s.await(2*time.Minute, func() error {
 		var a struct {
 			Unread string
 			Synced bool
