@@ -31,10 +31,10 @@ type EndpointSpec struct {
 	// Segment is a device in Host, such as a bridge of Open vSwitch, that joins pods. The pods reach each other by MAC
 	// address, and each gets the programs on its own device. Empty if the kind of the device shows all this.
 	Segment string
-	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect) instead of past it, so
-	// that a qdisc there limits their rate. It is an error if the link lacks a host's side.
+	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect), where a qdisc limits
+	// their rate. It is an error if the link lacks a host's side.
 	Shaped bool
-	// Addresses are the pod's. If empty, those of its device that are not Allowed count; root in the pod chooses these.
+	// Addresses are the pod's. If empty: its device's addresses that are not Allowed, which root in the pod chooses.
 	Addresses []netip.Addr
 	// Pod is the pod's namespace, name, labels and named ports, for network policies. If it is nil, an endpoint keeps
 	// its values, and a new one is a pod of namespace default without labels.

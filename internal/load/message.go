@@ -38,7 +38,7 @@ func (w *MessageWriter) Write(message any) error {
 // MessageReader reads JSON lines of bounded length.
 type MessageReader struct{ lines *bufio.Scanner }
 
-// NewMessageReader reads from r. A message has at most so many bytes.
+// NewMessageReader reads from r. A message longer than the limit most, in bytes, is an error.
 func NewMessageReader(r io.Reader, most int) MessageReader {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, most)

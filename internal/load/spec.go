@@ -80,9 +80,9 @@ type Spec struct {
 	// that cannot set how ports are reused need it.
 	Reset   bool `json:"reset,omitempty"`
 	Reverse bool `json:"reverse,omitempty"` // makes the server send a TCP stream
-	// Pace, if not 0, is the number of transactions that a TCPRR begins in a second, at equal distances and not before the
-	// last one has ended. LoadShare is the same as a share of the connection's own rate, which the leads of slices show.
-	// A latency counts from the time at which the transaction was due.
+	// Pace, if not 0, is the number of transactions that a TCPRR begins in a second, at equal distances. None begins
+	// before the previous one ends. LoadShare is the same as a share of the connection's own rate, which the leads of
+	// slices show. A latency counts from the time at which the transaction was due.
 	Pace      int     `json:"pace,omitempty"`
 	LoadShare float64 `json:"load_share,omitempty"`
 	// Namespace is the path of the network namespace of the client's sockets, such as /run/netns/x; empty means the

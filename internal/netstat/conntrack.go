@@ -121,7 +121,7 @@ type IPCounters struct {
 	Delivered, Forwarded, Sent uint64
 }
 
-// ReadIPCounters reads ipInDelivers, ipForwDatagrams and ipOutRequests (RFC 4293) of IPv4, and those of IPv6, or 0.
+// ReadIPCounters reads ipInDelivers, ipForwDatagrams and ipOutRequests (RFC 4293) of IPv4 and IPv6. 0: no IPv6.
 func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 	err = onThread(n, func(thread procfs.Proc) error {
 		snmp, err := thread.Snmp()

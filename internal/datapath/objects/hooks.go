@@ -177,8 +177,8 @@ func (h Hook) PinName() string {
 // Link is one pinned attachment of a program. Its zero values apart, each field is part of its name.
 type Link struct {
 	Hook Hook
-	// ID is the ID of an endpoint or control group, the cookie of an uplink's network namespace, or, for an entrance or
-	// exit, the index of the parent of pods' devices.
+	// ID is the ID of an endpoint or control group, or the cookie of an uplink's network namespace. For an entrance or
+	// exit it is the index of the parent of pods' devices.
 	ID      uint64
 	IfIndex int // the index of an uplink, a parent, an entrance or an exit
 }

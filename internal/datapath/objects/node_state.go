@@ -76,7 +76,7 @@ func (s *NodeState) EnforcePolicies(row uint64) error {
 	return s.edit(func(r *tcNodeState) { atomic.StoreUint64(&r.Policies, row) })
 }
 
-// SetRemotes sets the number of rows of remotes, and the VXLAN network id and port of the tunnel between nodes, and
+// SetRemotes sets the number of rows of remotes, and the VXLAN network id and port of the tunnel between nodes. It
 // reports whether one of them changed.
 func (s *NodeState) SetRemotes(number int, vni uint32, port uint16) (changed bool, err error) {
 	err = s.edit(func(r *tcNodeState) {

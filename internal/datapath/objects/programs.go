@@ -204,10 +204,9 @@ func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[strin
 	return nil
 }
 
-// RetireSockets calls each with a function that ends connected sockets of a protocol in the calling thread's network
-// namespace, if their service no longer has their backend. For UDP these are all sockets, for TCP the sockets of
-// services that reset. It does nothing if no control group has ever had the programs for sockets: no socket is
-// connected to a backend then.
+// RetireSockets calls each with a function that ends connected sockets whose service no longer has their backend. It
+// ends sockets of one protocol in the calling thread's network namespace. For TCP, the service must also reset. It
+// does nothing if no control group has ever had the programs for sockets: no socket is connected to a backend then.
 func (o *Objects) RetireSockets(protocol uint8, each func(run func() error) error) error {
 	name := map[uint8]string{unix.IPPROTO_UDP: socklbProgRetireUdp, unix.IPPROTO_TCP: socklbProgRetireTcp}[protocol]
 	p, err := o.Program(Hook{AttachCgroup, name})

@@ -45,7 +45,7 @@ type (
 	IDs = tcIdAlloc
 )
 
-// SetBackend gives the row of a service the address of its backend in a slot, if it has room for it.
+// SetBackend writes an IPv4 backend's address into the row of its service, if its slot is below FirstBackends.
 func (s *Service) SetBackend(slot int, b Backend) {
 	if a := netip.AddrFrom16(b.Addr.Bytes); slot < FirstBackends && a.Is4In6() {
 		s.FirstAddr[slot], s.FirstPort[slot] = binary.NativeEndian.Uint32(b.Addr.Bytes[12:]), b.Port
