@@ -97,15 +97,21 @@ func (c *config) runAdvise(cmd *cobra.Command, a advice) error {
 	if err := cluster.Choose(a.link, a.proxy, a.overlay); err != nil {
 		return err
 	}
-	out := advise.Advice{Schema: advise.AdviceSchema, Cluster: cluster}
+	out := advise.Advice{Schema: advise.AdviceSchema, Cluster: cluster, Rows: []advise.Row{}}
 	model, err := cluster.Model()
 	if err != nil {
 		out.Unpredicted = append(out.Unpredicted, err.Error())
 	} else {
 		out.Model, a.where.Lab = &model, true
 	}
-	if err := c.measureAdvice(cmd, a, &out); err != nil {
-		return err
+	failed := c.measureAdvice(cmd, a, &out)
+	switch {
+	case cmd.Context().Err() != nil:
+		return failed
+	case failed != nil:
+		out.Unpredicted = append(out.Unpredicted, "the cluster was not measured")
+	case len(out.Rows) == 0:
+		failed = errors.New("no path of the cluster was measured")
 	}
 	if a.format == "json" {
 		err = cli.PrintJSON(c.Stdout, out)
@@ -114,10 +120,7 @@ func (c *config) runAdvise(cmd *cobra.Command, a advice) error {
 			return cli.PrintTable(c.Stdout, header, rows)
 		})
 	}
-	if len(out.Rows) == 0 {
-		err = errors.Join(err, errors.New("no path of the cluster was measured"))
-	}
-	return err
+	return errors.Join(err, failed)
 }
 
 // measureAdvice measures the cluster, then labs on one of its nodes, and adds the predictions. It writes the advice

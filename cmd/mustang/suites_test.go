@@ -14,6 +14,7 @@ import (
 
 	"mustang/internal/bench"
 	"mustang/internal/bench/suites"
+	"mustang/internal/kube/kubetest"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
 )
@@ -143,4 +144,19 @@ func TestAdviceLabs(t *testing.T) {
 		testkit.Check(t, row.Status != result.StatusFailed, "%s %s: %s", row.ID, row.Workload, row.Reason)
 	}
 	testkit.Check(t, len(file.Rows) == 3*12, "%d rows", len(file.Rows))
+}
+
+// TestAdviceWithoutPods has a cluster that refuses the namespace of bench: the advice still says what would break.
+func TestAdviceWithoutPods(t *testing.T) {
+	api := kubetest.Start(t)
+	api.Put(t, nodeList, `{"metadata": {"name": "one"}, "status": {"nodeInfo": {"kernelVersion": "6.1.0", "architecture": "amd64"},
+		"conditions": [{"type": "Ready", "status": "True"}]}}`)
+	api.Put(t, "/api/v1/namespaces", `{"metadata": {"name": "mustang-bench"}}`)
+	code, stdout, stderr := command(t, nil, "advise", "--kubeconfig", api.Kubeconfig(t), "--link", "bridge", "--proxy", "none",
+		"--overlay", "none", "--out", t.TempDir())
+	testkit.Check(t, code == exitFailed && strings.Contains(stderr, "kubectl delete namespace mustang-bench"),
+		"exit code %d: %s", code, stderr)
+	for _, want := range []string{"Not predicted: the cluster was not measured.", "older than 6.6: refused: one (6.1.0)"} {
+		testkit.Check(t, strings.Contains(stdout, want), "the advice lacks %q: %s", want, stdout)
+	}
 }

@@ -71,10 +71,12 @@ func (a Advice) Write(w io.Writer, table func(header []string, rows [][]any) err
 		rows = append(rows, cells)
 	}
 	line("")
-	if err := table(header, rows); err != nil {
-		return err
+	if len(rows) > 0 {
+		if err := table(header, rows); err != nil {
+			return err
+		}
+		line("")
 	}
-	line("")
 	if len(c.Unsupported) == 0 {
 		line("Would break: nothing that was found.")
 	} else {
