@@ -180,7 +180,7 @@ func (c *config) adviseLabs() *cobra.Command {
 			if err = errors.Join(err, json.Unmarshal([]byte(args[0]), &m)); err != nil {
 				return cli.Usage(err)
 			}
-			c.groupless = true // a privileged pod sees the control groups of its node
+			c.inPod = true
 			// The scheduler places client and server, as it does in pods. A quick run neither traces packets nor times
 			// programs, which would concern the whole kernel of the node.
 			o := bench.Options{Suites: []suites.Suite{suites.Advice(m)}, Time: limit, Slice: bench.ClusterSlice,

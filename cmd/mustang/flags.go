@@ -24,11 +24,10 @@ type config struct {
 	*cli.Config
 	stateDir string
 	reapErr  error // why the labs of dead processes could not be cleared
-	// groupless has labs make no control groups, see [lab.Store].
-	groupless bool
+	inPod    bool  // see [lab.Store]
 }
 
-func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir, Groupless: c.groupless} }
+func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir, InPod: c.inPod} }
 
 var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration such as 10ms or 2m",

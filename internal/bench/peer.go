@@ -47,7 +47,7 @@ func (p *peer) serve(ctx context.Context) error {
 		return nil
 	}
 	server, err := load.StartAgent(ctx, load.AgentOptions{Shell: p.options.Shell, Exe: p.options.Program,
-		CPU: p.options.CPU})
+		CPU: p.options.CPU, Congestion: lab.Congestion})
 	if err != nil {
 		return err
 	}

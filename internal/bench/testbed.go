@@ -177,6 +177,9 @@ func (t *testbed) agentOptions(server bool) load.AgentOptions {
 	if !t.counting {
 		o.Priority = 0
 	}
+	if t.cpus != host.AnyCPU {
+		o.Congestion = lab.Congestion
+	}
 	return o
 }
 

@@ -40,7 +40,7 @@ func dockerCgroup(lab string) string { return "mst-" + lab + ".docker" }
 // one too, because membership has a small cost that would otherwise distort comparisons.
 func (l *Lab) addCgroup() error {
 	path, err := cgroupPath(l.Options.Name)
-	if err != nil || l.store.Groupless {
+	if err != nil || l.store.InPod {
 		return nil
 	}
 	if err := os.Mkdir(path, 0o700); err != nil {

@@ -31,8 +31,9 @@ const DefaultDir = "/run/mustang"
 type Store struct {
 	Dir     string // the directory. Up creates it.
 	Program string // the static mustang that containers run; empty means the running program
-	// Groupless is for a pod that sees its node's control groups. Labs then make none: a killed lab would leave one.
-	Groupless bool
+	// InPod is for labs that predict a cluster, in a pod that sees its node's control groups. Labs then make none, since a
+	// killed lab would leave one, and connections have the machine's congestion control, as pods have.
+	InPod bool
 }
 
 // Info is the record of a lab.

@@ -153,13 +153,15 @@ func checkDelays(t *testing.T, l *lab.Lab, want bool) {
 func TestCongestion(t *testing.T) {
 	s := store(t)
 	for name, row := range map[string]struct {
-		options  lab.Options
-		from, to string
+		options        lab.Options
+		from, to, want string
 	}{
-		"pod-links":   {lab.Options{Link: "veth", Datapath: lab.DatapathEBPF}, lab.PodB, lab.PodA},
-		"pod-to-host": {lab.Options{Topology: lab.TopologyPodToHost, Link: "bridge"}, lab.PodB, lab.HostA},
+		"pod-links":   {lab.Options{Link: "veth", Datapath: lab.DatapathEBPF}, lab.PodB, lab.PodA, lab.Congestion},
+		"pod-to-host": {lab.Options{Topology: lab.TopologyPodToHost, Link: "bridge"}, lab.PodB, lab.HostA, lab.Congestion},
+		"in a pod":    {lab.Options{Link: "veth"}, lab.PodB, lab.PodA, "reno"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			s.InPod = row.want != lab.Congestion
 			l := up(t, s, options(row.options))
 			from, to := place(t, l, row.from), place(t, l, row.to)
 			testkit.Succeed(t, rtnl.In(from).SetSysctl("net/ipv4/tcp_congestion_control", "reno"))
@@ -177,7 +179,7 @@ func TestCongestion(t *testing.T) {
 					}
 					return raw.Control(func(fd uintptr) {
 						used, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-						testkit.Check(t, used == lab.Congestion, "connection to %v uses %q, %v", server, used, err)
+						testkit.Check(t, used == row.want, "connection to %v uses %q, %v", server, used, err)
 					})
 				})
 				testkit.Check(t, err == nil, "%v", err)

@@ -331,7 +331,10 @@ type AgentOptions struct {
 	// Priority, if not 0, is the real-time priority (SCHED_FIFO, 1 to 99) of the threads that carry load. Threads of lower
 	// priority never interrupt them, so that each run makes the same sequence of events.
 	Priority int
-	Timeout  time.Duration // to be ready and to listen; 0 means 30 s
+	// Congestion is the congestion control of TCP connections, if the kernel has it; empty means the kernel's default.
+	// Accepted connections have the server's.
+	Congestion string
+	Timeout    time.Duration // to be ready and to listen; 0 means 30 s
 }
 
 func (o AgentOptions) command() (*exec.Cmd, error) {
@@ -350,6 +353,9 @@ func (o AgentOptions) command() (*exec.Cmd, error) {
 	}
 	words := slices.Concat(o.Shell, []string{exe}, args)
 	words = append(words, fmt.Sprintf("--cpu=%d", o.CPU), fmt.Sprintf("--priority=%d", o.Priority))
+	if o.Congestion != "" {
+		words = append(words, "--congestion="+o.Congestion)
+	}
 	if remote {
 		words = append(words, "--idle="+agentIdle.String())
 	}

@@ -28,7 +28,8 @@ type CPUPair struct {
 	Set bool
 }
 
-// AnyCPU pins neither client nor server: the scheduler places them, as it does in a cluster.
+// AnyCPU pins neither client nor server: the scheduler places them, and TCP has the machine's congestion control, as in
+// the pods of a cluster.
 var AnyCPU = CPUPair{Client: -1, Server: -1, Set: true}
 
 // ParseCPUs parses "CLIENT,SERVER", such as "0,1", or one number for both.

@@ -59,7 +59,7 @@ func (w *worker) openPersistent(ctx context.Context, spec load.Spec) (_ *connect
 	}
 	if err := inNamespace(c.namespace, func() error {
 		for range spec.FlowCount() {
-			s, err := dial(ctx, workload.kind, spec)
+			s, err := dial(ctx, workload.kind, spec, w.congestion)
 			if err != nil {
 				return err
 			}

@@ -102,11 +102,11 @@ func FuzzDatagram(f *testing.F) {
 // sessionPair returns two ends of a connection over loopback.
 func sessionPair(t testing.TB, spec load.Spec) (client, server *session) {
 	t.Helper()
-	listener, err := listenOn(unix.SOCK_STREAM, netip.MustParseAddrPort("127.0.0.1:0"))
+	listener, err := listenOn(unix.SOCK_STREAM, netip.MustParseAddrPort("127.0.0.1:0"), "")
 	testkit.Succeed(t, err)
 	defer listener.close()
 	spec.Target = listener.Local
-	if client, err = dial(t.Context(), unix.SOCK_STREAM, spec); err != nil {
+	if client, err = dial(t.Context(), unix.SOCK_STREAM, spec, ""); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.close)

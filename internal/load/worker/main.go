@@ -42,8 +42,9 @@ import (
 const spareThreads = 3
 
 type worker struct {
-	thread threadConfig
-	out    *load.MessageWriter
+	thread     threadConfig
+	congestion string // congestion control of TCP connections; empty: the kernel's default
+	out        *load.MessageWriter
 
 	listeners  []*session
 	namespaces []*netns.Namespace // of listeners
@@ -61,8 +62,9 @@ type worker struct {
 
 // Main is the main function of an agent. It executes one JSON command per line of stdin, replies with JSON lines on
 // stdout, and returns when stdin or ctx ends, with all its connections closed. The arguments --cpu=N and --priority=N
-// pin the process and make the threads that carry load real-time ones. With --idle=DURATION it returns an error when no
-// command came for this time. The garbage collector is off in the process, and runs when no connection is open.
+// pin the process and make the threads that carry load real-time ones. Connections have the congestion control of
+// --congestion=NAME. With --idle=DURATION it returns an error when no command came for this time. The garbage collector
+// is off in the process, and runs when no connection is open.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if err := run(ctx, args, stdin, stdout); err != nil {
 		return fmt.Errorf("load agent: %w", err)
@@ -75,6 +77,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) 
 	flags.SetOutput(io.Discard)
 	cpu := flags.Int("cpu", -1, "CPU to run on, -1 for any")
 	priority := flags.Int("priority", 0, "real-time priority of the threads that carry load, 0 for none")
+	congestion := flags.String("congestion", "", "congestion control of TCP connections, if the kernel has it")
 	idle := flags.Duration("idle", 0, "end when no command comes for this time, 0 for never")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -89,7 +92,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{
-		thread: threadConfig{CPU: *cpu, Priority: *priority}, out: load.NewMessageWriter(stdout),
+		thread: threadConfig{CPU: *cpu, Priority: *priority}, congestion: *congestion, out: load.NewMessageWriter(stdout),
 		conns: map[uint64]*connection{}, slots: runtime.GOMAXPROCS(0),
 	}
 	defer w.close()

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 
 // agentOptions start this binary as an agent, inside ns unless it is nil.
 func agentOptions(ns *netns.Namespace) load.AgentOptions {
-	o := load.AgentOptions{Args: []string{}, Env: []string{roleVariable + "=agent"}, CPU: -1}
+	o := load.AgentOptions{Args: []string{}, Env: []string{roleVariable + "=agent"}, CPU: -1, Congestion: "reno"}
 	if ns != nil {
 		o.Start = ns.Start
 	}

@@ -61,8 +61,8 @@ func checkWindow(t *testing.T, p pair, m load.Measurement, elapsed time.Duration
 	}
 	testkit.Check(t, m.ClientPeer == p.server.Address() && m.ServerLocal == m.ClientPeer && m.ServerPeer == m.ClientLocal,
 		"addresses do not fit: %v %v %v %v", m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer)
-	udp := strings.HasPrefix(m.Workload, "udp")
-	testkit.Check(t, udp == (m.ClientCongestion == ""), "congestion control %q", m.ClientCongestion)
+	want := map[bool]string{false: "reno"}[strings.HasPrefix(m.Workload, "udp")] // of agentOptions
+	testkit.Check(t, m.ClientCongestion == want, "congestion control %q, want %q", m.ClientCongestion, want)
 }
 
 func checkRate(t *testing.T, m load.Measurement, unit string, amount float64) {

@@ -37,8 +37,8 @@ func (w *worker) listen(ctx context.Context, path string, addr netip.AddrPort) (
 	var tcp, udp *session
 	for attempt := 1; ; attempt++ {
 		err := inNamespace(namespace, func() (err error) {
-			if tcp, err = listenOn(unix.SOCK_STREAM, addr); err == nil {
-				if udp, err = listenOn(unix.SOCK_DGRAM, tcp.Local); err != nil {
+			if tcp, err = listenOn(unix.SOCK_STREAM, addr, w.congestion); err == nil {
+				if udp, err = listenOn(unix.SOCK_DGRAM, tcp.Local, ""); err != nil {
 					tcp.close()
 				}
 			}
@@ -62,8 +62,8 @@ func (w *worker) listen(ctx context.Context, path string, addr netip.AddrPort) (
 
 // listenOn opens a socket on an address of one family. Accepted sockets inherit its options. Each UDP client gets a
 // socket of its own on the address: the kernel delivers a datagram to the socket that is connected to its sender.
-func listenOn(kind int, addr netip.AddrPort) (s *session, err error) {
-	if s, err = openSession(kind, addr.Addr(), load.Spec{}); err != nil {
+func listenOn(kind int, addr netip.AddrPort, congestionControl string) (s *session, err error) {
+	if s, err = openSession(kind, addr.Addr(), load.Spec{}, congestionControl); err != nil {
 		return nil, err
 	}
 	err = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
@@ -169,7 +169,7 @@ func (w *worker) acceptUDP(ctx context.Context, namespace *netns.Namespace, list
 }
 
 func answerUDP(spec load.Spec, local, peer netip.AddrPort) (s *session, err error) {
-	if s, err = listenOn(unix.SOCK_DGRAM, local); err != nil {
+	if s, err = listenOn(unix.SOCK_DGRAM, local, ""); err != nil {
 		return nil, err
 	}
 	s.spec = spec

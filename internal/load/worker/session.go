@@ -40,7 +40,8 @@ type session struct {
 	closed  bool
 }
 
-func openSession(kind int, family netip.Addr, spec load.Spec) (*session, error) {
+// openSession opens a socket. A congestion control, if one is named, is set if the kernel has it.
+func openSession(kind int, family netip.Addr, spec load.Spec, congestionControl string) (*session, error) {
 	domain := unix.AF_INET6
 	if family.Unmap().Is4() {
 		domain = unix.AF_INET
@@ -56,8 +57,9 @@ func openSession(kind int, family netip.Addr, spec load.Spec) (*session, error) 
 		err = setBuffers(fd, datagramBuffer)
 	default:
 		s.usual = congestion(fd)
-		// Later is too late: a socket that was connected under bbr goes on pacing with a timer.
-		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, defaultCongestion)
+		if congestionControl != "" { // later is too late: a socket that was connected under bbr goes on pacing with a timer
+			_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestionControl)
+		}
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
 	if err != nil {
@@ -76,9 +78,9 @@ const (
 )
 
 // dial opens the client's socket of a flow. A missing UDP server is noticed in the handshake.
-func dial(ctx context.Context, kind int, spec load.Spec) (s *session, err error) {
+func dial(ctx context.Context, kind int, spec load.Spec, congestionControl string) (s *session, err error) {
 	for range portAttempts {
-		if s, err = openSession(kind, spec.Target.Addr(), spec); err != nil {
+		if s, err = openSession(kind, spec.Target.Addr(), spec, congestionControl); err != nil {
 			return nil, err
 		}
 		s.number = rand.Uint64()

@@ -99,7 +99,7 @@ func TestSlicesAllocateNothing(t *testing.T) {
 	testkit.Succeed(t, server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")))
 	here := serveHere(t)
 	for name, spec := range sliceSpecs(server.Address()) {
-		w := &worker{thread: threadConfig{CPU: -1}}
+		w := &worker{congestion: "reno", thread: threadConfig{CPU: -1}}
 		c, err := w.openPersistent(t.Context(), spec)
 		testkit.Require(t, err == nil, "%s: %v", name, err)
 		var carried load.SliceResult
@@ -137,7 +137,7 @@ func serveHere(t *testing.T) netip.AddrPort {
 	in, feed := io.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Main(ctx, nil, in, write) }()
+	go func() { done <- Main(ctx, []string{"--congestion=reno"}, in, write) }()
 	t.Cleanup(func() {
 		cancel()
 		<-done

@@ -86,10 +86,6 @@ func keepAlive(fd int) error {
 	return nil
 }
 
-// defaultCongestion is used if the kernel has it, so that figures of machines with different defaults compare.
-// Accepted sockets inherit the listener's.
-const defaultCongestion = "cubic"
-
 func congestion(fd int) string {
 	name, _ := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	return name
