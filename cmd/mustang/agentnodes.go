@@ -68,7 +68,7 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 		"how pods reach services, in the CNI configuration: socket, tc, both or off")
 	flags.BoolVar(&a.proxied, "allow-services-off", false,
 		"allow --services=off with links whose pods bypass the host: kube-proxy's cluster IPs then fail between pods of one node")
-	flags.StringVar(&a.pods.CNIVersion, "cni-version", "1.0.0", "`version` of the CNI configuration")
+	flags.StringVar(&a.pods.CNIVersion, "cni-version", install.DefaultVersion, "`version` of the CNI configuration")
 }
 
 func (a *agentNodes) check() error {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/cmd/mustang/internal/node"
 	"mustang/internal/cni"
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
@@ -86,7 +88,7 @@ the network already has a router, give the host another address with --host-addr
 		Example: `  mustang cni install --link auto --masquerade
   mustang cni install --link macvlan --parent eth1 --subnet 10.1.0.0/16 --subnet fd00:1::/64
   mustang cni install --link macvlan --parent eth1 --subnet 192.0.2.0/24 --gateway 192.0.2.1 --host-address 192.0.2.2
-  mustang cni install --bin-dir /usr/lib/cni --cni-version 1.0.0`,
+  mustang cni install --bin-dir /usr/lib/cni --cni-version 1.1.0`,
 		PreRunE: cli.Check(func([]string) error {
 			i.Connections = c.Connections
 			return i.check()
@@ -111,8 +113,8 @@ the network already has a router, give the host another address with --host-addr
 		"gateway of the subnet of its family; the host takes this address unless --host-address is set")
 	flags.Var(cli.Each(&i.HostAddresses, netip.ParseAddr, want), "host-address",
 		"address of the host in the subnet of its family; the gateway is then another router")
-	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0],
-		"version of the CNI specification; 1.0.0 for older runtimes, as in Debian 12")
+	flags.StringVar(&i.CNIVersion, "cni-version", install.DefaultVersion,
+		"version of the CNI specification; 1.1.0 for runtimes that call STATUS and GC")
 	flags.BoolVar(&i.force, "force", false, "replace files of other projects")
 	flags.BoolVar(&i.DryRun, "dry-run", false, "print what would change, and change nothing")
 	return cmd
@@ -269,21 +271,31 @@ const minMTU, maxMTU = 1280, 65535
 
 func (c *config) cniUninstall() *cobra.Command {
 	var place cniPlace
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the network's configuration and the CNI plugin",
 		Long: `Remove the network configuration, and then the plugin. If a file belongs to another project, nothing
 is removed. A plugin that is not a copy, as the Debian package's, is left. Delete attached pods first:
-their runtime needs the plugin to delete them.`,
+their runtime needs the plugin to delete them. Without --force the command refuses until then.`,
 		Example: "  mustang cni uninstall\n  mustang cni uninstall --bin-dir /usr/lib/cni",
 		PreRunE: cli.Check(func([]string) error { return place.check() }),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			attached, err := node.Attached(cmp.Or(c.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir))
+			if err != nil {
+				return err
+			}
+			if len(attached) > 0 && !force {
+				return fmt.Errorf("pods are attached, %d in all (%s): delete them first, or --force", len(attached),
+					cli.FirstOf(attached, 3))
+			}
 			keep, _ := place.source() // without a source there is nothing to keep
 			changes, err := place.Uninstall(cmd.Context(), keep)
 			return errors.Join(c.printChanges("", changes), foreign(err, "nothing is removed"))
 		},
 	}
 	place.addFlags(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "also with attached pods, which their runtime then cannot delete")
 	return cmd
 }
 

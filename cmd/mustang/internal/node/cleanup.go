@@ -143,17 +143,13 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	if !o.all {
 		return network()
 	}
-	attached, err := record.Store{Root: o.runDir}.List("")
+	attached, err := Attached(o.runDir)
 	if err != nil {
 		return err
 	}
-	attached = slices.DeleteFunc(attached, IsGone) // behind another plugin, they were deleted without ours
 	if len(attached) > 0 && !o.force {
-		pods := cli.Convert(attached, func(r record.Record) string {
-			return cmp.Or(r.Pod, fmt.Sprint(r.Owner, " at ", r.Addresses))
-		})
-		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(pods),
-			cli.FirstOf(pods, 3))
+		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(attached),
+			cli.FirstOf(attached, 3))
 	}
 	err = errors.Join(o.uninstall(ctx), o.step("routes, tunnel and firewall table", network),
 		o.step("programs, services and policies", func() error { return datapath.Remove(ctx, o.BPFRoot) }))
@@ -170,6 +166,15 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 		_ = os.Remove(filepath.Join(o.dir, "agent")) // of the agent's socket for the plugin; others may have files there
 		return errors.Join(os.RemoveAll(o.runDir), os.RemoveAll(o.stateDir))
 	})
+}
+
+// Attached names the pods that the plugin's records in runDir have, except those that are gone.
+func Attached(runDir string) (pods []string, err error) {
+	records, err := record.Store{Root: runDir}.List("")
+	records = slices.DeleteFunc(records, IsGone) // behind another plugin, they were deleted without ours
+	return cli.Convert(records, func(r record.Record) string {
+		return cmp.Or(r.Pod, fmt.Sprint(r.Owner, " at ", r.Addresses))
+	}), err
 }
 
 // IsGone reports whether the network namespace of a pod no longer exists; false for a path that is not visible here.
