@@ -94,6 +94,8 @@ func TestNetworksAreFound(t *testing.T) {
 		"two kinds of pools": {"calico-node", "", []string{mode("iptables")},
 			[]string{pool("Never", "Always"), pool("Never", "Never")}, "", "add --overlay vxlan or none"},
 		"a name that begins alike": {"california-metrics", "", nil, nil, "", missing},
+		"a tenant's":               {"shop/mustang", "", nil, nil, "", missing},
+		"other, by flag":           {"", "vxlan", []string{mode("iptables")}, nil, "other auto auto", "flannel vxlan iptables: labs lack a path like the one of flannel"},
 		"Cilium": {"cilium", "", []string{configMap("cilium-config",
 			`{"routing-mode": "native", "kube-proxy-replacement": "true"}`)}, nil, "veth auto auto",
 			"Cilium none none: labs lack a path like the one of Cilium"},
@@ -109,8 +111,12 @@ func TestNetworksAreFound(t *testing.T) {
 			if c.backend != "" {
 				more = `, "annotations": {"flannel.alpha.coreos.com/backend-type": "` + c.backend + `"}`
 			}
+			namespace, name, tenant := strings.Cut(c.set, "/")
+			if !tenant {
+				namespace, name = "kube-system", c.set
+			}
 			found, err := advise.Read(t.Context(), server{objects: map[string][]string{
-				"nodes": {node("a", more)}, "daemonsets.apps": {object("apps/v1 DaemonSet", "kube-system", c.set, "")},
+				"nodes": {node("a", more)}, "daemonsets.apps": {object("apps/v1 DaemonSet", namespace, name, "")},
 				"configmaps": c.configMaps, "ippools.crd.projectcalico.org": c.pools,
 			}}.read)
 			testkit.Succeed(t, err)

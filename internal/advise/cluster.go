@@ -197,8 +197,14 @@ func isOld(kernel string) bool {
 	return major < 6 || major == 6 && minor < 6
 }
 
+// ofNetworks matches namespaces that networks are installed in. Tenants may have DaemonSets of any name.
+var ofNetworks = regexp.MustCompile(`^(kube-.*|cilium|calico-system)$`)
+
 // daemonSet notes a network. Of two, the first in the list counts: a chained Mustang is behind the other network.
 func (r *reading) daemonSet(o Object) {
+	if !ofNetworks.MatchString(o.GetNamespace()) {
+		return
+	}
 	for i, n := range networks {
 		if slices.Contains(strings.Fields(n.sets), o.GetName()) {
 			r.known = min(r.known, i)
@@ -276,7 +282,7 @@ func (c *Cluster) Choose(link, proxy, overlay string) error {
 	if c.Network == Mustang {
 		return errors.New("the cluster's network is Mustang: measure it with mustang bench cluster")
 	}
-	if c.link != "" {
+	if c.link != "" && link != other {
 		link = c.link
 	}
 	var missing []string
