@@ -117,15 +117,19 @@ func untilInstalled(ctx context.Context, wait time.Duration, to io.Writer,
 		limited, cancel = context.WithDeadline(ctx, deadline.Add(askAgain)) // an agent may hang
 		defer cancel()
 	}
+	var last []byte // what look printed last
 	for {
 		var text bytes.Buffer
 		waiting, err := look(limited, &text)
+		if text.Len() > 0 {
+			last = text.Bytes()
+		}
 		if err == nil && waiting > 0 && wait > 0 {
 			err = errors.New(count(waiting, "object waits to be written", "objects wait to be written"))
 		}
 		left := time.Until(deadline)
 		if err == nil || left <= 0 {
-			_, printed := to.Write(text.Bytes()) // in one piece: kubectl exec mixes pieces with the error line
+			_, printed := to.Write(last) // in one piece: kubectl exec mixes pieces with the error line
 			if wait > 0 && err != nil {
 				err = fmt.Errorf("not installed after %v: %w", wait, err)
 			}

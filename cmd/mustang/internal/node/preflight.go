@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -193,7 +194,8 @@ func (p *preflight) print(format string) error {
 			}
 			return []any{c.Check, c.Result, "see below"}
 		}})
-	err = errors.Join(err, p.Printf("%s", texts.String()))
+	_, printed := io.WriteString(cli.PrintableLines(p.Stdout), texts.String())
+	err = errors.Join(err, printed)
 	for _, c := range p.found {
 		if c.Result == failed {
 			fails = append(fails, c.Check)
@@ -224,13 +226,14 @@ func (p *preflight) checkPath(ctx context.Context, peer netip.AddrPort) error {
 		p.ok(name, "%d bytes, both ways", path.MTU)
 	}
 	if loss := fmt.Sprint("loss to ", path.Peer); path.Lost*100 > path.Sent*mostLost {
-		p.warn(loss, fmt.Sprintf("find where packets are dropped: ip -s link show dev %s, ports of switches", path.Device),
+		p.warn(loss, fmt.Sprintf("probe from one node at a time, else the listener drops probes; then find where packets "+
+			"are dropped: ip -s link show dev %s, ports of switches", path.Device),
 			"%d of %d probes were lost", path.Lost, path.Sent)
 	} else {
 		p.ok(loss, "%d of %d probes", path.Lost, path.Sent)
 	}
 	if err != nil {
-		p.fail(fmt.Sprint("VXLAN to ", path.Peer), "run mustang agent preflight --listen there again", "%v", err)
+		p.fail(fmt.Sprint("VXLAN to ", path.Peer), "if the listener there has ended, start it again: mustang agent preflight --listen", "%v", err)
 	} else {
 		p.tunnelResult(path)
 	}

@@ -219,6 +219,14 @@ func (r *statusReport) checkConnections(table flows.Table) error {
 			r.Maps[i].Rows, r.Maps[i].Size = int64(stats.Open()), int64(stats.Slots)
 		}
 	}
+	if stats.LargestOpen > 0 && stats.LargestOpen >= stats.Share {
+		client := "clients outside"
+		if stats.Largest.IsValid() {
+			client = stats.Largest.String()
+		}
+		r.find("mustang conntrack stats", "%s: %d open connections, a client's share is %d: it gets no new one", client,
+			stats.LargestOpen, stats.Share)
+	}
 	warnings, err := table.Warnings(0)
 	for _, what := range warnings {
 		r.find("mustang datapath unload and --connections", "%s", what)
