@@ -206,7 +206,7 @@ release-arch: programs extras
 	$(MAKE) deb DEB=$(NAME).deb
 	$(MAKE) image IMAGE_FILE=$(NAME)_image.tar
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$$(git log -1 --format=%ct)" --transform='s|^|mustang-$(VERSION)/|' -cf - \
-		-C $(PROGRAMS) mustang mustang-cni -C $(CURDIR) LICENSE README.md CHANGELOG.md docs -C $(abspath $(BUILD)) $(notdir $(LICENCES)) -C $(abspath $(EXTRAS)) \
+		-C $(PROGRAMS) mustang mustang-cni -C $(CURDIR) LICENSE README.md CONTRIBUTING.md CHANGELOG.md docs deploy packaging/chart -C $(abspath $(BUILD)) $(notdir $(LICENCES)) -C $(abspath $(EXTRAS)) \
 		man completion.bash completion.fish completion.zsh | gzip -9n >$(NAME).tar.gz
 	for program in mustang mustang-cni; do \
 		$(SBOM) -version 'v$(VERSION)' -output $(RELEASE)/$${program}_$(VERSION)_$(ARCH).cdx.json $(PROGRAMS)/$$program || exit 1; \

@@ -29,12 +29,7 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv(contenderVariable); root != "" {
 		os.Exit(contender(root))
 	}
-	code := testkit.CheckLeaks(m)
-	if err := kept.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(kept.Main(m))
 }
 
 // openTest opens a datapath for a few pods, in which nothing is attached or stored. Earlier tests may have loaded

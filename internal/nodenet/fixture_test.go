@@ -25,12 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	code := testkit.CheckLeaks(m)
-	if err := kept.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(kept.Main(m))
 }
 
 // cluster is some nodes on a segment, or on one segment each with a router between them. Each node has a pod.

@@ -71,8 +71,12 @@ func (st *suite) serviceLines() (out []string) {
 		for _, proxy := range vias {
 			all, service := costKey{link, proxy.via, result.AsksProxy}, costKey{link, proxy.via, result.AsksService}
 			if t.knows(all) && t.knows(service) {
+				change, more := t.change(all, "no change", ""), "another "
+				if strings.HasPrefix(change, "no change") {
+					more = ""
+				}
 				out = append(out, fmt.Sprintf("%s on %s with %s: %s. To a Service: %s.", upper(t.plural()), link, proxy.name,
-					t.change(all, "no change", ""), t.change(service, "no further change", "another ")))
+					change, t.change(service, "no further change", more)))
 			}
 		}
 		if len(out) > before {

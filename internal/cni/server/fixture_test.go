@@ -303,11 +303,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	code := testkit.CheckLeaks(m)
-	if err := kept.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
+	code := kept.Main(m)
 	if builtDir != "" {
 		_ = os.RemoveAll(builtDir)
 	}

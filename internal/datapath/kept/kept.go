@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/testkit"
 )
 
 // roots are the unused roots, on a BPF file system that is mounted for them.
@@ -67,6 +68,16 @@ func share(t testing.TB, sockets bool) string {
 		roots.free = append(roots.free, r)
 	})
 	return r.path
+}
+
+// Main runs the tests of a TestMain, removes all roots, and returns the exit code.
+func Main(m *testing.M) int {
+	code := testkit.CheckLeaks(m)
+	if err := Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // Remove removes all roots, after the last test.

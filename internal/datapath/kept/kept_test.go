@@ -19,12 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	code := testkit.CheckLeaks(m)
-	if err := kept.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(kept.Main(m))
 }
 
 // TestNextTestGetsIt attaches programs of each kind in one test. The next test must get the same root with these

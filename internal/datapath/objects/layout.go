@@ -22,7 +22,8 @@ var (
 	// ErrNotRoot is returned by calls that need root's privileges.
 	ErrNotRoot = errors.New("the datapath needs root")
 	// ErrNoBPFFS reports that a root is not on a BPF file system.
-	ErrNoBPFFS = errors.New("not on a BPF file system: mount one with `mount -t bpf bpf /sys/fs/bpf`")
+	ErrNoBPFFS = errors.New("not on a BPF file system: mount one with `mount -t bpf bpf /sys/fs/bpf`, " +
+		"not below `ip netns exec`, which hides it")
 )
 
 // LayoutError reports that the layout of the pinned maps differs from this build's.

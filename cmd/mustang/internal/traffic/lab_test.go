@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -34,12 +33,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	code := testkit.CheckLeaks(m)
-	if err := kept.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(kept.Main(m))
 }
 
 // lab is a host with pods shop/a and shop/b behind veths, and a client outside.
