@@ -102,7 +102,7 @@ func (c *config) runAdvise(cmd *cobra.Command, a advice) error {
 	if err != nil {
 		out.Unpredicted = append(out.Unpredicted, err.Error())
 	} else {
-		out.Model, a.where.Lab = &model, true
+		out.Model, a.where.LabAfter = &model, a.time/2
 	}
 	failed := c.measureAdvice(cmd, a, &out)
 	switch {

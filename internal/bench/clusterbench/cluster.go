@@ -28,12 +28,14 @@ const Program = "/usr/bin/mustang"
 // Options select a cluster and a part of it.
 type Options struct {
 	Access  Access
-	Nodes   []string          // the names of the node of all clients and of the further one; empty means any
-	Image   string            // has this version of mustang at [Program]
-	Lab     bool              // adds a privileged pod on the first node, in which labs can be built
-	IPv6    bool              // measures the IPv6 addresses instead of the IPv4 addresses
-	Longest time.Duration     // after it the pods end by themselves
-	Note    func(text string) // prints a line about the progress
+	Nodes   []string      // the names of the node of all clients and of the further one; empty means any
+	Image   string        // has this version of mustang at [Program]
+	IPv6    bool          // measures the IPv6 addresses instead of the IPv4 addresses
+	Longest time.Duration // after it the pods end by themselves
+	// LabAfter, if not 0, adds a privileged pod on the first node, in which labs can be built. It waits for this time, and
+	// a few minutes more, for the first one.
+	LabAfter time.Duration
+	Note     func(text string) // prints a line about the progress
 }
 
 // Cluster is a cluster with the pods of a bench.

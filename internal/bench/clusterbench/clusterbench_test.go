@@ -242,12 +242,13 @@ func TestHostPodsRefused(t *testing.T) {
 // TestPodOfLabs has a privileged pod for labs, which runs Mustang's commands; or the reason why the cluster refuses it.
 func TestPodOfLabs(t *testing.T) {
 	f := startFake(t, "a")
-	c, err := f.up(t, func(o *Options) { o.Lab = true })
+	c, err := f.up(t, func(o *Options) { o.LabAfter = 7 * time.Minute })
 	testkit.Succeed(t, err)
 	for _, job := range f.jobs {
-		privileged := job.Spec.Template.Spec.Containers[0].SecurityContext.Privileged
-		if is := privileged != nil && *privileged; is != (job.Name == labs) || job.Spec.Template.Spec.HostNetwork && is {
-			t.Errorf("job %s is privileged: %t", job.Name, is)
+		c, waits := job.Spec.Template.Spec.Containers[0], map[bool]string{true: "12m0s", false: "5m0s"}
+		is := c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+		if is != (job.Name == labs) || is && job.Spec.Template.Spec.HostNetwork || !slices.Contains(c.Command, waits[is]) {
+			t.Errorf("job %s is privileged: %t, command %q", job.Name, is, c.Command)
 		}
 	}
 	testkit.Succeed(t, c.RunLab(t.Context(), io.Discard, io.Discard, "a", "b"))

@@ -32,13 +32,13 @@ import (
 const PodCommand = "cluster-pod"
 
 const (
-	idleTime  = 5 * time.Minute  // how long a pod goes on without another process in it: its bench has ended
+	idleTime  = 5 * time.Minute  // how long a pod goes on without another process in it: its bench may have ended
 	idleLook  = 10 * time.Second // the pause between checks for another process
 	reachTime = 30 * time.Second // the time that cluster IPs have to answer
 )
 
-// Main runs in pods, by its first argument. "idle" is the process of the container: it ends after idleTime without
-// another process in the pod, and accepts connections at the address that may follow. "reach" waits until all
+// Main runs in pods, by its first argument. "idle" is the process of the container: it ends after the time that follows
+// without another process in the pod, and accepts connections at the address that may follow. "reach" waits until all
 // addresses that follow accept connections. "describe" prints a description of the node.
 func Main(ctx context.Context, args []string, stdout io.Writer) error {
 	switch {
@@ -50,13 +50,17 @@ func Main(ctx context.Context, args []string, stdout io.Writer) error {
 		return json.NewEncoder(stdout).Encode(d)
 	case len(args) > 1 && args[0] == "reach":
 		return reachAll(ctx, args[1:])
-	case len(args) > 0 && args[0] == "idle":
-		return idle(ctx, args[1:])
+	case len(args) > 1 && args[0] == "idle":
+		most, err := time.ParseDuration(args[1])
+		if err != nil {
+			return err
+		}
+		return idle(ctx, most, args[2:])
 	}
 	return errors.New("want idle, reach or describe")
 }
 
-func idle(ctx context.Context, listen []string) error {
+func idle(ctx context.Context, most time.Duration, listen []string) error {
 	for _, address := range listen {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err != nil {
@@ -73,7 +77,7 @@ func idle(ctx context.Context, listen []string) error {
 			}
 		}()
 	}
-	for last := time.Now(); time.Since(last) < idleTime; {
+	for last := time.Now(); time.Since(last) < most; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -134,7 +138,11 @@ func (a *api) create(ctx context.Context, kind schema.GroupVersionResource, valu
 }
 
 func (c *Cluster) start(ctx context.Context, p *pod) error {
-	command := []string{Program, PodCommand, "idle"}
+	most := idleTime
+	if p.lab {
+		most += c.options.LabAfter
+	}
+	command := []string{Program, PodCommand, "idle", most.String()}
 	if p.server && !p.host {
 		command = append(command, fmt.Sprintf(":%d", probePort))
 	}

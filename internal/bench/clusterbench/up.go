@@ -78,7 +78,7 @@ func (c *Cluster) plan() {
 	if len(c.nodes) > 1 {
 		add(twoServer, c.nodes[1], true)
 	}
-	if c.options.Lab {
+	if c.options.LabAfter > 0 {
 		c.pods = append(c.pods, &pod{name: labs, node: c.nodes[0].Name, lab: true})
 	}
 }
