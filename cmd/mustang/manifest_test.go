@@ -185,16 +185,13 @@ func TestValuesSchema(t *testing.T) {
 		}
 	}
 	for wrong, change := range map[string]func(){
-		"":                 func() {},
-		"lnk":              func() { values["agent"].(map[string]any)["lnk"] = "veth" },
-		"at '/agent/link'": func() { values["agent"].(map[string]any)["link"] = "foo" },
-		"clean":            func() { values["clean"] = true },
-		"/apiServer/port":  func() { values["apiServer"].(map[string]any)["port"] = "https" },
-		"/agent/pathCheck": func() { values["agent"].(map[string]any)["pathCheck"] = "30s" },
-		"/agent/routing": func() {
-			agent := values["agent"].(map[string]any)
-			agent["encrypt"], agent["routing"] = true, "off"
-		},
+		"":                   func() {},
+		"lnk":                func() { values["agent"].(map[string]any)["lnk"] = "veth" },
+		"at '/agent/link'":   func() { values["agent"].(map[string]any)["link"] = "foo" },
+		"clean":              func() { values["clean"] = true },
+		"/apiServer/port":    func() { values["apiServer"].(map[string]any)["port"] = "https" },
+		"/agent/pathCheck":   func() { values["agent"].(map[string]any)["pathCheck"] = "30s" },
+		"/agent/routing":     func() { values["agent"] = map[string]any{"encrypt": true, "routing": "off"} },
 		"/apiServer/host":    func() { values["apiServer"].(map[string]any)["host"] = "192.0.2.1:6443" },
 		"/agent/uplinks/":    func() { values["agent"].(map[string]any)["uplinks"] = []any{"eth0: x"} },
 		"/agent/extraFlags/": func() { values["agent"].(map[string]any)["extraFlags"] = []any{7} },

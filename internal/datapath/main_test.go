@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv(contenderVariable); root != "" {
 		os.Exit(contender(root))
 	}
-	os.Exit(kept.Main(m))
+	os.Exit(kept.Main(m, testkit.CheckLeaks))
 }
 
 // openTest opens a datapath for a few pods, in which nothing is attached or stored. Earlier tests may have loaded

@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(kept.Main(m))
+	os.Exit(kept.Main(m, testkit.CheckLeaks))
 }
 
 // cluster is some nodes on a segment, or on one segment each with a router between them. Each node has a pod.

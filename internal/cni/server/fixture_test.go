@@ -303,7 +303,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	code := kept.Main(m)
+	code := kept.Main(m, testkit.CheckLeaks)
 	if builtDir != "" {
 		_ = os.RemoveAll(builtDir)
 	}

@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/testkit"
 )
 
 // roots are the unused roots, on a BPF file system that is mounted for them.
@@ -70,9 +69,9 @@ func share(t testing.TB, sockets bool) string {
 	return r.path
 }
 
-// Main runs the tests of a TestMain, removes all roots, and returns the exit code.
-func Main(m *testing.M) int {
-	code := testkit.CheckLeaks(m)
+// Main runs the tests of a TestMain by run, removes all roots, and returns the exit code.
+func Main(m *testing.M, run func(*testing.M) int) int {
+	code := run(m)
 	if err := Remove(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

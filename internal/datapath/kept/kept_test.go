@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(kept.Main(m))
+	os.Exit(kept.Main(m, testkit.CheckLeaks))
 }
 
 // TestNextTestGetsIt attaches programs of each kind in one test. The next test must get the same root with these

@@ -33,7 +33,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(kept.Main(m))
+	os.Exit(kept.Main(m, testkit.CheckLeaks))
 }
 
 // lab is a host with pods shop/a and shop/b behind veths, and a client outside.
