@@ -157,8 +157,8 @@ func (c *config) measureAdvice(cmd *cobra.Command, a advice, out *advise.Advice)
 func (c *config) runLabs(ctx context.Context, up *clusterbench.Cluster, dir string, args ...string) (
 	file result.File, err error) {
 	var stdout, stderr bytes.Buffer
-	told := io.MultiWriter(cli.PrintableLines(c.Stderr), &stderr)
-	if err := up.RunLab(ctx, &stdout, told, append([]string{adviseLabsCommand}, args...)...); err != nil {
+	progress := io.MultiWriter(cli.PrintableLines(c.Stderr), &stderr)
+	if err := up.RunLab(ctx, &stdout, progress, append([]string{adviseLabsCommand}, args...)...); err != nil {
 		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
 		if last := strings.TrimPrefix(lines[len(lines)-1], "mustang: "); last != "" {
 			err = fmt.Errorf("%w: %s", err, last)

@@ -55,7 +55,7 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 		"UDP `port` of WireGuard, the same on all nodes")
 	flags.BoolVar(&a.options.Masquerade, "masquerade", true, "masquerade traffic from pods to outside the cluster")
 	flags.Var(cli.List(&a.options.Kept, netip.ParsePrefix, "a prefix like 10.0.0.0/8"), "masquerade-exclude",
-		"`prefix` of destinations that see the pod's address, as pods of all nodes do; repeat for more")
+		"`prefix` of destinations that get packets with the pod's address, as pods of all nodes do; repeat for more")
 	flags.StringVar(&a.place.ConfDir, "cni-conf-dir", install.DefaultConfDir,
 		"`directory` for the CNI configuration of this node's pods; empty: others write it")
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "",

@@ -181,7 +181,7 @@ func TestFeaturesAreNamed(t *testing.T) {
 	for _, want := range []string{
 		"older than 6.6: refused: old (5.15.0-91-generic)", "Windows: refused: w", "without spec.podCIDRs",
 		"ciliumnetworkpolicies.cilium.io: policies of this kind: not enforced: shop/http, shop/dns",
-		"ingressclasses.networking.k8s.io: Cilium's controller of this class goes: install another one: c", "policies that Mustang cannot read",
+		"ingressclasses.networking.k8s.io: Cilium runs the controller of this class: install another one: c", "policies that Mustang cannot read",
 		"does not serve in full: shop/loop (",
 	} {
 		testkit.Check(t, slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, want) }),

@@ -24,7 +24,7 @@ const (
 	noBGP        = "no BGP"
 	onePool      = "pools of load-balancer addresses: list them in --lb-pool"
 	oldPolicy    = notEnforced + ", Mustang reads ClusterNetworkPolicy"
-	noController = "Cilium's controller of this class goes: install another one"
+	noController = "Cilium runs the controller of this class: install another one"
 )
 
 // featureKinds are the kinds of other networks whose objects lose their effect.
@@ -32,15 +32,15 @@ var featureKinds = []feature{
 	{"cilium.io", "ciliumnetworkpolicies", "v2", notEnforced},
 	{"cilium.io", "ciliumclusterwidenetworkpolicies", "v2", notEnforced},
 	{"cilium.io", "ciliumegressgatewaypolicies", "v2", "no egress gateways"},
-	{"cilium.io", "ciliumlocalredirectpolicies", "v2", "redirection to pods of the node: none"},
-	{"cilium.io", "ciliumenvoyconfigs", "v2", "Envoy: none"},
-	{"cilium.io", "ciliumclusterwideenvoyconfigs", "v2", "Envoy: none"},
+	{"cilium.io", "ciliumlocalredirectpolicies", "v2", "no redirection to pods of the node"},
+	{"cilium.io", "ciliumenvoyconfigs", "v2", "no Envoy"},
+	{"cilium.io", "ciliumclusterwideenvoyconfigs", "v2", "no Envoy"},
 	{"cilium.io", "ciliumbgpclusterconfigs", "v2 v2alpha1", noBGP},
 	{"cilium.io", "ciliumbgppeeringpolicies", "v2alpha1", noBGP},
 	{"cilium.io", "ciliumloadbalancerippools", "v2 v2alpha1", onePool},
 	{calico, "networkpolicies", "v1", notEnforced},
 	{calico, "globalnetworkpolicies", "v1", notEnforced},
-	{calico, "hostendpoints", "v1", "policies for nodes: none"},
+	{calico, "hostendpoints", "v1", "no policies for nodes"},
 	{calico, "bgppeers", "v1", noBGP},
 	{"policy.networking.k8s.io", "adminnetworkpolicies", "v1alpha1", oldPolicy},
 	{"policy.networking.k8s.io", "baselineadminnetworkpolicies", "v1alpha1", oldPolicy},

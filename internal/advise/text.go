@@ -130,7 +130,7 @@ func (a Advice) reason(plan string) string {
 	return "not predicted"
 }
 
-// gain prints "+31 % (24 to 38)", or that the interval covers no difference.
+// gain prints "+31 % (+24 to +38 %)", or "unclear (−4 to +34 %)" if the interval contains a ratio of 1.
 func (f Figure) gain() string {
 	percent := func(ratio float64) string {
 		return strings.Replace(fmt.Sprintf("%+.0f", 100*(ratio-1)), "-", "−", 1)
@@ -154,7 +154,7 @@ func (f Figure) text() string {
 	return text
 }
 
-// digits prints three significant digits.
+// digits prints three significant digits, without zeros at the end.
 func digits(v float64) string {
 	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'e', 2, 64), 64)
 	return strconv.FormatFloat(v, 'f', -1, 64)

@@ -31,8 +31,8 @@ const DefaultDir = "/run/mustang"
 type Store struct {
 	Dir     string // the directory. Up creates it.
 	Program string // the static mustang that containers run; empty means the running program
-	// InPod is for labs that predict a cluster, in a pod that sees its node's control groups. Labs then make none, since a
-	// killed lab would leave one, and connections have the machine's congestion control, as pods have.
+	// InPod is for labs in a pod that sees its node's control groups. They make no control groups, which a killed lab
+	// would leave. Connections have the machine's congestion control.
 	InPod bool
 }
 

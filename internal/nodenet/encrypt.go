@@ -155,6 +155,7 @@ func (f firewall) sealed() (rules [][]expr.Any) {
 	return rules
 }
 
+// inFar matches destinations in pod ranges of other nodes, except addresses of nodes.
 func inFar(of netip.Addr) []expr.Any {
 	if of.Is6() {
 		return append([]expr.Any{&expr.Lookup{SourceRegister: 1, SetName: far6}}, notIn(open6)...)

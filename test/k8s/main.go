@@ -317,8 +317,8 @@ func (r *runner) up(ctx context.Context, c *cluster.Cluster) error {
 // loadTime is how long agents restart under load.
 const loadTime = 5 * time.Second
 
-// test runs the smoke test and specs, and records these. Unless specs are chosen by name, it also restarts the agents
-// under load, and removes Mustang in the end. The group short also has what depends on no link, such as commands.
+// test runs the smoke test, and records the results of specs. Unless specs are chosen by name, it also restarts agents
+// under load, and removes Mustang in the end. The group short also tries commands, versions and flags.
 func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) error {
 	passed, err := c.Smoke()
 	r.tell(c, fmt.Sprintf("smoke test: %d requests passed", passed), err)

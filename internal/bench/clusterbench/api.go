@@ -41,7 +41,7 @@ var (
 const (
 	// namespace holds the objects of a run. While it exists, a second run is refused: each would slow the other.
 	namespace = "mustang-bench"
-	managedBy = "app.kubernetes.io/managed-by" // has value namespace at all objects
+	managedBy = "app.kubernetes.io/managed-by" // label of all objects; its value is namespace
 
 	answerTime  = 15 * time.Second       // limits a request
 	removalTime = 90 * time.Second       // limits the removal of a namespace

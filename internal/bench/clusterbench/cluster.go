@@ -32,8 +32,8 @@ type Options struct {
 	Image   string        // has this version of mustang at [Program]
 	IPv6    bool          // measures the IPv6 addresses instead of the IPv4 addresses
 	Longest time.Duration // after it the pods end by themselves
-	// LabAfter, if not 0, adds a privileged pod on the first node, in which labs can be built. It waits for this time, and
-	// a few minutes more, for the first one.
+	// LabAfter, if not 0, adds a privileged pod on the first node, in which labs can be built. It ends a few minutes after
+	// LabAfter, unless a process of a lab runs in it.
 	LabAfter time.Duration
 	Note     func(text string) // prints a line about the progress
 }

@@ -20,7 +20,7 @@ import (
 // plugin's versions except 0.3.0, which lacks lists.
 func Versions() []string { return []string{"1.1.0", "1.0.0", "0.4.0", "0.3.1"} }
 
-// DefaultVersion is the newest that the runtimes of Debian 12 know too.
+// DefaultVersion is the newest version that the runtimes of Debian 12 support.
 const DefaultVersion = "1.0.0"
 
 // Network holds the values of a network configuration, netconf.Config. Zero fields select the plugin's defaults.

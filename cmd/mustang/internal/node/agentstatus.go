@@ -108,7 +108,7 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
 const askAgain = 500 * time.Millisecond
 
 // untilInstalled calls look, which prints, until it returns no error and no object waits. At the deadline it prints
-// what the last call printed. Without a wait it calls look once.
+// the last text that a call printed. Without a wait it calls look once.
 func untilInstalled(ctx context.Context, wait time.Duration, to io.Writer,
 	look func(context.Context, io.Writer) (waiting int, err error)) error {
 	deadline, limited := time.Now().Add(wait), ctx

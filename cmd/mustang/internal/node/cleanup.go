@@ -168,7 +168,7 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	})
 }
 
-// Attached names the pods that the plugin's records in runDir have, except those that are gone.
+// Attached names the pods in the plugin's records in runDir, except pods whose network namespace is gone.
 func Attached(runDir string) (pods []string, err error) {
 	records, err := record.Store{Root: runDir}.List("")
 	records = slices.DeleteFunc(records, IsGone) // behind another plugin, they were deleted without ours

@@ -65,8 +65,8 @@ func AgentPreflight(c *cli.Config) *cobra.Command {
 CNI plugins, ports, firewall and MTU. With --kubeconfig, also check the cluster. It changes nothing.
 
 With --peer, also probe the path to a node where --listen runs: MTU, loss, TCP through VXLAN. Open
-UDP ports 7178 and --vxlan-port between the nodes. If two nodes probe one listener at once, each also
-sees the other's wrong checksums. --listen answers anybody who reaches these ports, until Ctrl-C.
+UDP ports 7178 and --vxlan-port between the nodes. Probe from one node at a time: a
+listener drops probes of several nodes. --listen answers anybody who reaches these ports, until Ctrl-C.
 
 Exit codes: 0 nothing fails, 1 a check fails, 2 misused.`,
 		Example: `  mustang agent preflight
@@ -88,7 +88,8 @@ Exit codes: 0 nothing fails, 1 a check fails, 2 misused.`,
 	cmd.PreRunE = cli.Check(func([]string) error { return p.check(flags.Changed) })
 	const want = "an address that other nodes reach, like 192.0.2.2 or [2001:db8::2]:7178"
 	flags.Var(cli.Each(&p.peers, parseNodeEnd, want), "peer", "`address` at which another node listens; repeat for more")
-	flags.Var(cli.One(&p.listen, parseNodeEnd, want), "listen", "`address` of this node at which it answers --peer, until Ctrl-C")
+	flags.Var(cli.One(&p.listen, parseNodeEnd, want), "listen",
+		"`address` of this node at which it answers --peer, until Ctrl-C")
 	flags.StringVar(&p.kubeconfig, "kubeconfig", "", "`file` with the address of the API server and credentials: check "+
 		"the cluster too")
 	flags.Uint16Var(&p.port, "vxlan-port", nodenet.DefaultPort, "UDP `port` of VXLAN, the agent's")
@@ -233,7 +234,8 @@ func (p *preflight) checkPath(ctx context.Context, peer netip.AddrPort) error {
 		p.ok(loss, "%d of %d probes", path.Lost, path.Sent)
 	}
 	if err != nil {
-		p.fail(fmt.Sprint("VXLAN to ", path.Peer), "if the listener there has ended, start it again: mustang agent preflight --listen", "%v", err)
+		p.fail(fmt.Sprint("VXLAN to ", path.Peer),
+			"if the listener there has ended, start it again: mustang agent preflight --listen", "%v", err)
 	} else {
 		p.tunnelResult(path)
 	}

@@ -224,12 +224,12 @@ func (r *statusReport) checkConnections(table flows.Table) error {
 		if stats.Largest.IsValid() {
 			client = stats.Largest.String()
 		}
-		r.find("mustang conntrack stats", "%s: %d open connections, a client's share is %d: it gets no new one", client,
+		r.find("mustang conntrack stats", "%s: %d open connections; a client may have %d: new ones are dropped", client,
 			stats.LargestOpen, stats.Share)
 	}
 	warnings, err := table.Warnings(0)
 	for _, what := range warnings {
-		r.find("mustang datapath unload and --connections", "%s", what)
+		r.find("set --connections, then reboot or mustang datapath unload", "%s", what)
 	}
 	return err
 }
