@@ -65,8 +65,8 @@ func AgentPreflight(c *cli.Config) *cobra.Command {
 CNI plugins, ports, firewall and MTU. With --kubeconfig, also check the cluster. It changes nothing.
 
 With --peer, also probe the path to a node where --listen runs: MTU, loss, TCP through VXLAN. Open
-UDP ports 7178 and --vxlan-port between the nodes. Probe from one node at a time: a
-listener drops probes of several nodes. --listen answers anybody who reaches these ports, until Ctrl-C.
+UDP ports 7178 and --vxlan-port between the nodes. Probe from one node at a time: a listener reads
+2,000 packets a second at most. --listen answers anybody who reaches these ports, until Ctrl-C.
 
 Exit codes: 0 nothing fails, 1 a check fails, 2 misused.`,
 		Example: `  mustang agent preflight
